@@ -1,0 +1,246 @@
+"""What a storage backend is. Implementations live in packages of their own and see only this, `wire` and `errors`.
+
+A backend is one value, `Backend`. A third party must bring a `Session`; for the other three, None means
+the built-in: JSONL logs, an SQLite catalog, flock leases.
+
+Which thread: `Session`, `Catalog`, `Lease` and `Journals` are async and own their threads. The plain calls
+of `Journal` run on the event loop; they are one small write(2) to an open file at most. All names that come
+from outside (user, agent, session, state name) may be any text; the backend encodes them reversibly.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from asyncio import Future
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from acpd.storage.tree import Fold, SessionTree
+from acpd.wire.lines import Header, Stored
+
+
+class Key(Struct, frozen=True):
+    """Which session. `user` None: no prefix."""
+
+    agent: str
+    session: str
+    user: str | None = None
+
+
+class Session(ABC):
+    """Named state of sessions: whole JSON values, replaced as one.
+
+    `save` returns when the value outlives a crash of the machine, and is all or nothing. Concurrent calls for
+    different names or keys do not wait for each other's locks on the loop.
+    """
+
+    @abstractmethod
+    async def load(self, key: Key, name: str, /) -> bytes | None:
+        """The value as it was saved, byte for byte, or None if there is none.
+
+        Raises StateUnreadable if there is one that is no JSON; the bytes stay and a copy is put aside.
+        """
+
+    @abstractmethod
+    async def save(self, key: Key, name: str, value: bytes, /) -> None:
+        """Replace the value. Raises StoreError; the old value then stays whole."""
+
+    @abstractmethod
+    async def names(self, key: Key, /) -> list[str]:
+        """The names that this session has values for, sorted."""
+
+    @abstractmethod
+    async def delete(self, key: Key, name: str | None = None, /) -> None:
+        """Remove one value, or (name None) all of the session's. Absent is no error."""
+
+    @abstractmethod
+    async def keys(self, /) -> list[Key]:
+        """The sessions that have at least one value. Never a folder that is not this store's."""
+
+    async def close(self) -> None:
+        """Finish what is under way and free what is held."""
+
+
+class Journal(ABC):
+    """The open log of one session whose lease is held: one writer, one order."""
+
+    header: Header
+    fold: Fold
+    """What the log said when it was opened. The holder keeps its own from then on."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Bytes of the log that are in the kernel."""
+
+    @abstractmethod
+    def append(self, line: bytes, /) -> None:
+        """Take one complete line (with its newline) into the buffer. Plain, never fails, no I/O."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """One write(2) of all that was appended. Raises StoreError(retryable=True); nothing is lost or doubled:
+        the next flush goes on where this one stopped."""
+
+    @abstractmethod
+    def sync(self) -> Future[None] | None:
+        """Everything flushed so far is on disk when the future is done; None: it is already, or the store's
+        `sync` mode is "process" and does not ask for it. One fdatasync serves all who wait. A new file's folder is
+        synced too. The future fails with StoreError; after a failed sync the file is reopened and verified first."""
+
+    @abstractmethod
+    async def put_blobs(self, blobs: Sequence[tuple[str, bytes]], /) -> None:
+        """Store `(sha256, bytes)` values, each once, durably (in "power" mode synced, with their folder)."""
+
+    @abstractmethod
+    async def write_context(self, lines: bytes, *, fresh: bool) -> None:
+        """Append to the context file, or (fresh) replace it, header included. Never synced: the log is the truth."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Flush, bring the index file up to date, close. The lease is the caller's to give up."""
+
+
+class Journals(ABC):
+    """The logs of one store."""
+
+    @abstractmethod
+    async def create(self, key: Key, header: Header, /) -> Journal:
+        """A new log with its header appended, not yet flushed. Raises StoreError if there is one already."""
+
+    @abstractmethod
+    async def open(self, key: Key, /) -> Journal:
+        """Open for appending. A torn last line is cut off and kept beside the log.
+
+        Raises SessionNotFound; SessionReadOnly for a newer version or a file without a usable header.
+        """
+
+    @abstractmethod
+    async def peek(self, key: Key, /) -> tuple[Header, Fold]:
+        """What the log says, without a lease, and nothing is changed. Raises SessionNotFound."""
+
+    @abstractmethod
+    def read(self, key: Key, /, *, after: int = 0, until: int | None = None) -> AsyncIterator[list[Stored]]:
+        """The readable lines with `after < seq <= until` in file order, blobs put back, in windows of at most 2,000
+        lines and about 1 MiB. Only the window is in memory. Reads in a thread; sees everything flushed."""
+
+    @abstractmethod
+    def path(self, key: Key, /, *, leaf: str | None = None, until: int | None = None) -> AsyncIterator[list[Stored]]:
+        """The entries from the root to `leaf` (default: the log's leaf) in order, windows as in `read`.
+
+        A log that never branched is read straight through. An entry that hangs where a line was lost is preceded by a
+        Stored of type "gap".
+        """
+
+    @abstractmethod
+    async def tree(self, key: Key, /) -> SessionTree:
+        """The whole tree: ids, parents, types, leaf, damage."""
+
+    @abstractmethod
+    async def fork(self, source: Key, target: Key, header: Header, /, *, entry: str | None) -> None:
+        """Write the path up to `entry` (default: the leaf) and the newest config, commands, info facts as a new log. Blobs too. Synced."""
+
+    @abstractmethod
+    async def delete(self, key: Key, /) -> None:
+        """Remove log, context, index, blobs. Absent is no error."""
+
+    @abstractmethod
+    def scan(self, user: str | None, /) -> AsyncIterator[Key]:
+        """Every log of this user, in no order."""
+
+    @abstractmethod
+    def log_path(self, key: Key, /) -> str:
+        """Where the log is or would be, for people and messages."""
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """What the catalog knows of a session. Times are RFC 3339 in UTC. `size` is the log's when the row was written."""
+
+    id: str
+    agent: str
+    user: str | None = None
+    cwd: str = ""
+    title: str = ""
+    createdAt: str = ""
+    updatedAt: str = ""
+    messages: int = 0
+    prompted: bool = False
+    seq: int = 0
+    size: int = 0
+    leaf: str | None = None
+    inner: str = ""
+    parent: str | None = None
+    dirs: tuple[str, ...] = ()
+    state: str = "clean"
+    """"open": its lease was taken and not given up; the log may know more."""
+
+
+class After(NamedTuple):
+    """The place after one row of a listing."""
+
+    updatedAt: str
+    id: str
+
+
+class Catalog(ABC):
+    """The index of one user's sessions. Rebuildable from the logs; delete it and it is made anew."""
+
+    @abstractmethod
+    async def put(self, row: Row, /) -> None:
+        """Insert or replace the row of `row.id`."""
+
+    @abstractmethod
+    async def get(self, session_id: str, /) -> Row | None: ...
+
+    @abstractmethod
+    async def find(self, prefix: str, /, limit: int = 2) -> list[Row]:
+        """Rows whose id starts with this text (taken literally), newest first."""
+
+    @abstractmethod
+    async def page(
+        self, /, *, agent: str | None = None, cwd: str | None = None, after: After | None = None, limit: int = 100
+    ) -> list[Row]:
+        """Prompted sessions by updatedAt descending, then id descending; `after` is exclusive. Filters are exact."""
+
+    @abstractmethod
+    async def delete(self, session_id: str, /) -> None:
+        """Absent is no error."""
+
+    @abstractmethod
+    async def inner_ids(self, agent: str, /) -> set[str]:
+        """The agents' own ids of the sessions made with this agent."""
+
+    @abstractmethod
+    async def recover(self, journals: Journals, /) -> int:
+        """At start: read the logs of "open" rows again (of all logs, when the catalog is new). Returns how many."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Also writes `sessions.json` where it is behind."""
+
+
+class Lease(ABC):
+    """The right to write one session. At most one process has it; it ends with the process, whatever kills it."""
+
+    @abstractmethod
+    async def take(self, key: Key, /) -> None:
+        """Raises SessionBusy with the holder's pid. Taking it twice in one process is SessionBusy as well."""
+
+    @abstractmethod
+    async def give_up(self, key: Key, /) -> None:
+        """Not held is no error."""
+
+    @abstractmethod
+    async def holder(self, key: Key, /) -> int | None:
+        """The pid that holds it, or None."""
+
+
+class Backend(NamedTuple):
+    """One store, opened. See the module's docstring for None."""
+
+    session: Session
+    journals: Journals | None = None
+    catalog: Catalog | None = None
+    lease: Lease | None = None

@@ -1,0 +1,67 @@
+"""Entry ids (UUIDv7, monotonic) and time stamps."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+
+class Ids:
+    """UUIDv7 (RFC 9562 5.7) that only ever grow, also when the clock goes back.
+
+    The 12 bits behind the version are a counter within the millisecond (method 1); when they
+    overflow, the millisecond is advanced. `clock` gives nanoseconds since the epoch.
+    """
+
+    __slots__ = ("_clock", "_counter", "_ms", "_random")
+
+    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
+        self._clock = clock
+        self._ms = 0
+        self._counter = 0
+        self._random = int.from_bytes(os.urandom(8), "big")
+
+    def after(self, last: str) -> None:
+        """Let every id that is made from now on be greater than `last`, if that is a UUIDv7."""
+        try:
+            ms = int(last[:8] + last[9:13], 16)
+        except ValueError:
+            return
+        if len(last) == 36 and last[14] == "7" and ms >= self._ms:
+            self._ms = ms
+            self._counter = 0xFFF
+
+    def new(self) -> str:
+        ms = self._clock() // 1_000_000
+        if ms > self._ms:
+            self._ms = ms
+            self._counter = 0
+        elif self._counter < 0xFFF:
+            self._counter += 1
+        else:
+            self._ms += 1
+            self._counter = 0
+        self._random = (self._random * 6364136223846793005 + 1442695040888963407) & 0xFFFFFFFFFFFFFFFF
+        head = f"{self._ms:012x}"
+        tail = f"{self._random | 0x8000000000000000:016x}"
+        return f"{head[:8]}-{head[8:12]}-7{self._counter:03x}-{'89ab'[self._random >> 60 & 3]}{tail[1:4]}-{tail[4:]}"
+
+
+class Clock:
+    """The present as RFC 3339 text in UTC with milliseconds, e.g. 2026-11-30T09:57:03.234Z."""
+
+    __slots__ = ("_clock", "_second", "_text")
+
+    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
+        self._clock = clock
+        self._second = -1
+        self._text = ""
+
+    def now(self) -> str:
+        ms = self._clock() // 1_000_000
+        second = ms // 1000
+        if second != self._second:
+            self._second = second
+            self._text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return f"{self._text}.{ms % 1000:03d}Z"

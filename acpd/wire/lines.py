@@ -1,0 +1,119 @@
+"""The lines of a session's log (docs/architecture.md, "The log").
+
+Line 1 is the header. Every other line is an *entry* (a node of the tree, with `parentId`) or a *fact*
+(the last one of its type wins). What an agent or client wrote stays raw and is stored as it came;
+only its string values of 64 KiB and more stand in blobs, named at the offsets in `blobs`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+VERSION = 1
+
+ENTRY_TYPES = frozenset({"prompt", "update", "compaction", "ask", "answer", "turn"})
+FACT_TYPES = frozenset({"leaf", "link", "config", "commands", "info", "usage", "queue", "label"})
+
+
+class Parent(Struct, frozen=True):
+    """Where a fork comes from; provenance only, may dangle."""
+
+    sessionId: str
+    entryId: str | None = None
+
+
+class Header(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="session"):
+    """Line 1 of a log. `command` has no secret argument values; `createdAt` is RFC 3339, UTC."""
+
+    version: int
+    id: str
+    cwd: str
+    agent: str
+    command: tuple[str, ...] = ()
+    user: str | None = None
+    createdAt: str = ""
+    parent: Parent | None = None
+    additionalDirectories: tuple[str, ...] = ()
+
+
+class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
+    """Any line but the header, decoded as far as acpd looks into it.
+
+    | type | members besides type, id, seq, at, parentId, src |
+    |---|---|
+    | prompt | prompt: the client's content blocks; _meta |
+    | update, compaction | kind: sessionUpdate; params: of session/update, as the agent wrote it; messageId: given by acpd |
+    | ask | method; params: of the request, as the agent wrote it |
+    | answer | ask: entry id; result or error; by: "client", "cancel", "acpd" |
+    | turn | state: "running", "ended", "interrupted"; stopReason; error; usage |
+    | leaf | entry |
+    | link | link; agent; inner: the agent's session id; capabilities |
+    | config | modes; configOptions; kind and params if an update said it |
+    | commands, usage | kind; params |
+    | info | kind and params, or title |
+    | queue | prompts: [{id, prompt}] not yet begun |
+    | label | entry; label: text, or null to remove it |
+    """
+
+    type: str
+    id: str
+    seq: int = 0
+    at: str = ""
+    parentId: str | None | UnsetType = UNSET
+    src: tuple[str, int] | None = None
+    kind: str = ""
+    params: Raw | UnsetType = UNSET
+    messageId: str = ""
+    blobs: tuple[int, ...] = ()
+    prompt: Raw | UnsetType = UNSET
+    meta: Raw | UnsetType = UNSET
+    method: str = ""
+    ask: str = ""
+    by: str = ""
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+    state: str = ""
+    stopReason: str = ""
+    usage: Raw | UnsetType = UNSET
+    entry: str | None = None
+    link: str = ""
+    agent: str = ""
+    inner: str = ""
+    capabilities: Raw | UnsetType = UNSET
+    modes: Raw | UnsetType = UNSET
+    configOptions: Raw | UnsetType = UNSET
+    title: str | None = None
+    prompts: Raw | UnsetType = UNSET
+    label: str | None = None
+
+    @property
+    def is_entry(self) -> bool:
+        """Whether this line is a node of the tree: it says so by having a parentId, known type or not."""
+        return self.parentId is not UNSET
+
+
+encode = msgspec.json.Encoder().encode
+decode_header = msgspec.json.Decoder(Header).decode
+decode = msgspec.json.Decoder(Stored).decode
+
+
+def header_line(header: Header) -> bytes:
+    return encode(header) + b"\n"
+
+
+def entry(kind: str, identifier: str, parent: str | None, seq: int, at: str, body: bytes) -> bytes:
+    """A line of the tree. `body` is `,"name":value` text, or empty."""
+    return b'{"type":"%b","id":"%b","parentId":%b,"seq":%d,"at":"%b"%b}\n' % (
+        kind.encode(),
+        identifier.encode(),
+        encode(parent),
+        seq,
+        at.encode(),
+        body,
+    )
+
+
+def fact(kind: str, identifier: str, seq: int, at: str, body: bytes) -> bytes:
+    """A line outside the tree. `body` as for `entry`."""
+    return b'{"type":"%b","id":"%b","seq":%d,"at":"%b"%b}\n' % (kind.encode(), identifier.encode(), seq, at.encode(), body)
