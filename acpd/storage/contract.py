@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from acpd.storage.tree import Fold, SessionTree
+from acpd.storage.fold import Fold
+from acpd.storage.tree import SessionTree
 from acpd.wire.lines import Header, Stored
 
 

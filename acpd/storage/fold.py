@@ -1,0 +1,169 @@
+"""What a log says in the end: leaf, newest facts, open turn, open asks. Pure.
+
+`Fold.add` takes the lines in file order; what it keeps does not grow with the length of the log,
+but for labels and open asks.
+"""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Raw
+
+from acpd.wire.lines import Stored
+
+
+class Fold:
+    """The state of one log after the lines that were added.
+
+    Leaf rule: an entry whose parent is the leaf becomes the leaf; a `leaf` fact sets it; any other entry hangs where it
+    says and moves nothing. `parentId` must already be mended where lines were lost (SessionTree does that).
+    """
+
+    __slots__ = (
+        "_kind",
+        "asks",
+        "branched",
+        "commands",
+        "config",
+        "created_at",
+        "inner",
+        "info",
+        "labels",
+        "last_entry",
+        "last_id",
+        "leaf",
+        "link",
+        "messages",
+        "plan",
+        "prompted",
+        "queue",
+        "seq",
+        "src",
+        "title",
+        "turn",
+        "updated_at",
+        "usage",
+        "warnings",
+    )
+
+    def __init__(self) -> None:
+        self.seq = 0
+        """Of the last line; 0: only a header."""
+        self.last_id = ""
+        self.last_entry: str | None = None
+        self.leaf: str | None = None
+        self.branched = False
+        """Whether the path to the leaf is not simply every entry of the file in order."""
+        self.title = ""
+        self.config: Stored | None = None
+        self.commands: Stored | None = None
+        self.usage: Stored | None = None
+        self.info: Stored | None = None
+        self.plan: Stored | None = None
+        """The newest update of kind "plan"."""
+        self.queue: Raw | None = None
+        """JSON array of prompts that were accepted and not begun; None: empty."""
+        self.labels: dict[str, str] = {}
+        self.link: Stored | None = None
+        self.inner = ""
+        self.src: tuple[str, int] | None = None
+        self.turn: str | None = None
+        """The id of the newest `turn` entry if that turn is still running."""
+        self.asks: dict[str, Stored] = {}
+        """Asks without an answer, by entry id, oldest first."""
+        self.messages = 0
+        """Prompts, and messages of the agent counted where a chunk follows something else."""
+        self.prompted = False
+        self.created_at = ""
+        self.updated_at = ""
+        """`at` of the newest line in file order: the clock does not order anything."""
+        self.warnings: list[str] = []
+        self._kind = ""
+
+    def add(self, line: Stored) -> None:
+        self.seq = line.seq
+        self.last_id = line.id
+        if line.at:
+            self.updated_at = line.at
+        if line.src is not None:
+            self.src = line.src
+        handler = _HANDLERS.get(line.type)
+        if handler is not None:
+            handler(self, line)
+        if line.parentId is not UNSET:
+            if line.parentId == self.leaf:
+                self.leaf = line.id
+            if line.parentId != self.last_entry:
+                self.branched = True
+            self.last_entry = line.id
+            self._kind = line.kind
+
+    def _prompt(self, line: Stored) -> None:
+        self.prompted = True
+        self.messages += 1
+
+    def _update(self, line: Stored) -> None:
+        if line.kind == "plan":
+            self.plan = line
+        elif line.kind == "agent_message_chunk" and self._kind != "agent_message_chunk":
+            self.messages += 1
+
+    def _ask(self, line: Stored) -> None:
+        self.asks[line.id] = line
+
+    def _answer(self, line: Stored) -> None:
+        self.asks.pop(line.ask, None)
+
+    def _turn(self, line: Stored) -> None:
+        self.turn = line.id if line.state == "running" else None
+
+    def _leaf(self, line: Stored) -> None:
+        if line.entry != self.leaf:
+            self.branched = True
+        self.leaf = line.entry
+
+    def _link(self, line: Stored) -> None:
+        self.link = line
+        self.inner = line.inner
+
+    def _config(self, line: Stored) -> None:
+        self.config = line
+
+    def _commands(self, line: Stored) -> None:
+        self.commands = line
+
+    def _info(self, line: Stored) -> None:
+        if line.params is not UNSET:
+            self.info = line
+        if line.title is not None:
+            self.title = line.title
+
+    def _usage(self, line: Stored) -> None:
+        self.usage = line
+
+    def _queue(self, line: Stored) -> None:
+        empty = line.prompts is UNSET or bytes(line.prompts) == b"[]"
+        self.queue = None if empty or line.prompts is UNSET else line.prompts
+
+    def _label(self, line: Stored) -> None:
+        if line.entry is not None:
+            if line.label is None:
+                self.labels.pop(line.entry, None)
+            else:
+                self.labels[line.entry] = line.label
+
+
+_HANDLERS = {
+    "prompt": Fold._prompt,
+    "update": Fold._update,
+    "ask": Fold._ask,
+    "answer": Fold._answer,
+    "turn": Fold._turn,
+    "leaf": Fold._leaf,
+    "link": Fold._link,
+    "config": Fold._config,
+    "commands": Fold._commands,
+    "info": Fold._info,
+    "usage": Fold._usage,
+    "queue": Fold._queue,
+    "label": Fold._label,
+}

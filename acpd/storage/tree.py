@@ -1,0 +1,3 @@
+"""The id/parentId tree of a session. Pure. (Being written.)"""
+
+class SessionTree: ...

@@ -1,0 +1,83 @@
+"""From a stored line to the frame that a client gets: the same live and in every replay.
+
+What changes is exactly this: `params.sessionId`; `update.messageId` of chunks where the agent gave none;
+`params._meta["acpd.dev/seq"]` and `["acpd.dev/at"]`. Every other byte is the agent's.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from acpd.wire import splice
+
+CHUNKS = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk"})
+_HEAD = b'{"jsonrpc":"2.0","method":"session/update","params":'
+
+
+class Params(Struct, gc=False, rename={"meta": "_meta"}):
+    """The params of session/update, update still raw."""
+
+    sessionId: Raw
+    update: Raw
+    meta: Raw | UnsetType = UNSET
+
+
+decode_params = msgspec.json.Decoder(Params).decode
+
+
+def update(params: bytes | Raw, session: bytes, seq: int, at: str, message_id: str = "", changed: bytes | None = None) -> bytes:
+    """The session/update frame for one stored line.
+
+    `session` is acpd's session id as JSON text; `message_id` is given where acpd gave one; `changed` stands in place of
+    the update where that had to be repaired. Raises msgspec.DecodeError if params are not of session/update.
+    """
+    raw = bytes(params)
+    members = decode_params(raw)
+    text = bytes(members.update) if changed is None else changed
+    if message_id:
+        text = with_message_id(text, message_id)
+    canonical = raw.startswith(b'{"sessionId":') and len(raw) == len(members.sessionId) + len(members.update) + 24
+    if canonical:  # so it has no other member and no white space
+        return b'%b{"sessionId":%b,"update":%b,"_meta":{"acpd.dev/seq":%d,"acpd.dev/at":"%b"}}}\n' % (
+            _HEAD,
+            session,
+            text,
+            seq,
+            at.encode(),
+        )
+    return b"%b%b}\n" % (_HEAD, _rewritten(raw, session, text, seq, at))
+
+
+def _rewritten(params: bytes, session: bytes, text: bytes, seq: int, at: str) -> bytes:
+    spans = splice.members(params)
+    edits = [(*spans["sessionId"], session), (*spans["update"], text)]
+    ours = b'"acpd.dev/seq":%d,"acpd.dev/at":"%b"' % (seq, at.encode())
+    if "_meta" not in spans:
+        return splice.add(splice.apply(params, edits), b'"_meta":{%b}' % ours)
+    start, end = spans["_meta"]
+    meta = params[start:end]
+    edits.append((start, end, splice.add(meta, ours) if meta.startswith(b"{") else b"{%b}" % ours))
+    return splice.apply(params, edits)
+
+
+def with_message_id(text: bytes, message_id: str) -> bytes:
+    """This update with a messageId: added at its end, or in the place of a null."""
+    member = b'"messageId":"%b"' % message_id.encode()
+    if b'"messageId"' not in text:
+        return splice.add(text, member)
+    span = splice.members(text).get("messageId")
+    return splice.add(text, member) if span is None else splice.apply(text, [(*span, b'"%b"' % message_id.encode())])
+
+
+def text_chunk(session: bytes, kind: str, block: bytes, seq: int, at: str, message_id: str) -> bytes:
+    """A frame that acpd composes itself: one content block of a message, e.g. of a stored prompt."""
+    return b'%b{"sessionId":%b,"update":{"sessionUpdate":"%b","content":%b,"messageId":"%b"},"_meta":{"acpd.dev/seq":%d,"acpd.dev/at":"%b"}}}\n' % (
+        _HEAD,
+        session,
+        kind.encode(),
+        block,
+        message_id.encode(),
+        seq,
+        at.encode(),
+    )
