@@ -4,6 +4,9 @@
 but for labels and open asks.
 """
 
+# The table of handlers below the class uses its methods.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from msgspec import UNSET, Raw

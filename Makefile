@@ -1,0 +1,44 @@
+# One real command a target. Needs Python 3.11 or newer, make and git; everything else comes into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: setup run test check e2e e2e-full fmt wheel-test clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("acpd needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+run: $(READY)
+	$(BIN)/python tests/demo.py
+
+test: $(READY)
+	$(BIN)/python -m pytest -q -n 2 -m 'not e2e and not peers and not slow'
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+	$(BIN)/lint-imports
+
+e2e: $(READY)
+	$(BIN)/python -m pytest -q -n 2 -m '(e2e or peers) and not slow'
+
+e2e-full: $(READY)
+	$(BIN)/python -m pytest -q -m slow
+
+fmt: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+wheel-test: $(READY)
+	$(BIN)/python tests/wheel.py
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

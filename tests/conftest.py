@@ -1,0 +1,34 @@
+"""What every test runs under.
+
+Blocking calls on the event loop are errors where acpd's own code makes them; a test itself may read a file.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+from blockbuster import BlockBuster, BlockBusterFunction
+from hypothesis import HealthCheck, settings
+
+# No deadline: two cores are shared with the processes of other tests. `make fuzz` is for breadth.
+settings.register_profile("acpd", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("acpd")
+
+_PRODUCT = ["acpd", "acpd_backends"]
+_ALSO: list[tuple[ModuleType, str]] = [(os, "fsync"), (os, "fdatasync"), (os, "open"), (builtins, "open")]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def blocking_calls_are_errors() -> Iterator[None]:
+    """No call that can block runs on the event loop; blockbuster lets O_NONBLOCK writes pass."""
+    guard = BlockBuster(scanned_modules=_PRODUCT)
+    for module, name in _ALSO:
+        if hasattr(module, name):  # macOS has no fdatasync
+            guard.functions[f"{module.__name__}.{name}"] = BlockBusterFunction(module, name, scanned_modules=_PRODUCT)
+    guard.activate()
+    yield
+    guard.deactivate()
