@@ -1,0 +1,239 @@
+"""One JSON-RPC protocol on one byte stream: framing, order, backpressure.
+
+Everything here runs on the event loop and nothing waits: a line is handled by plain calls to the owner, in the
+order of the stream. Output leaves in the order of the calls, one write a tick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol as Interface
+
+from acpd.errors import ConnectionBroken, RequestError
+from acpd.rpc import framing, protocol
+from acpd.rpc.protocol import Params, Then
+
+HIGH_WATER = 256 * 1024
+
+
+class Owner(Interface):
+    """Who handles what comes in. Plain calls; they must not raise but for bugs."""
+
+    def on_request(self, identifier: bytes, method: str, params: Params, /) -> None: ...
+    def on_notification(self, method: str, params: Params, /) -> None: ...
+    def on_bad_line(self, why: str, /) -> None: ...
+    def on_batch_end(self) -> None:
+        """All complete lines of one read are handled: write what is buffered."""
+
+    def on_writable(self) -> None:
+        """The peer reads again after `paused`."""
+
+    def on_closed(self) -> None:
+        """The peer's stream has ended. Called once."""
+
+
+class Peer(asyncio.Protocol):
+    """The stream's two halves may be one transport (a socket) or two (pipes): both get this object as their protocol.
+
+    `position`: bytes of the input up to and including the line that is being handled.
+    """
+
+    def __init__(self, owner: Owner, *, strict: bool, limit: int = framing.MAX_LINE) -> None:
+        self._owner = owner
+        self._lines = framing.Lines(limit)
+        self._rpc = protocol.Protocol(strict=strict)
+        self._todo: deque[bytes | framing.TooLong] = deque()
+        self._held = False
+        self._working = False
+        self._out: list[bytes] = []
+        self._scheduled = False
+        self._reader: asyncio.ReadTransport | None = None
+        self._writer: asyncio.WriteTransport | None = None
+        self._drained: asyncio.Event | None = None
+        self.position = 0
+        self.paused = False
+        self.closed = False
+        self._loop = asyncio.get_running_loop()
+
+    # -- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.ReadTransport) and self._reader is None and hasattr(transport, "pause_reading"):
+            self._reader = transport
+
+    def use_writer(self, transport: asyncio.WriteTransport) -> None:
+        """Where output goes. Call once, before the first send leaves."""
+        self._writer = transport
+        transport.set_write_buffer_limits(HIGH_WATER)
+
+    def data_received(self, data: bytes) -> None:
+        self._todo.extend(self._lines.receive(data))
+        self._work()
+
+    def eof_received(self) -> bool:
+        self._finish()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._finish()
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        if self._drained is not None:
+            self._drained.set()
+            self._drained = None
+        self._owner.on_writable()
+
+    # -- in
+
+    def hold(self) -> None:
+        """Handle no further line until `release`; at most what was read already is kept, the rest waits in the pipe."""
+        self._held = True
+        if self._reader is not None and not self.closed:
+            self._reader.pause_reading()
+
+    def release(self) -> None:
+        """Go on where `hold` stopped."""
+        if not self._held:
+            return
+        self._held = False
+        if self._reader is not None and not self.closed:
+            self._reader.resume_reading()
+        self._loop.call_soon(self._work)
+
+    def _work(self) -> None:
+        if self._working:
+            return
+        self._working = True
+        try:
+            while self._todo and not self._held:
+                self._one(self._todo.popleft())
+        finally:
+            self._working = False
+        self._owner.on_batch_end()
+
+    def _one(self, line: bytes | framing.TooLong) -> None:
+        if isinstance(line, framing.TooLong):
+            self.position += line.size + 1
+            self._bad(self._rpc.too_long(line.size, self._lines.limit))
+            return
+        self.position += len(line) + 1
+        if not line or line.isspace():
+            return
+        event = self._rpc.receive(line)
+        if type(event) is protocol.Notification:
+            self._owner.on_notification(event.method, event.params)
+        elif type(event) is protocol.Request:
+            self._owner.on_request(event.id, event.method, event.params)
+        elif type(event) is protocol.Response:
+            event.then(event.result, event.error)
+        elif type(event) is protocol.Bad:
+            self._bad(event)
+
+    def _bad(self, event: protocol.Bad) -> None:
+        self._owner.on_bad_line(event.why)
+        if event.reply:
+            self.send(event.reply)
+
+    def _finish(self) -> None:
+        if self.closed:
+            return
+        rest = self._lines.rest()
+        if rest:
+            self._todo.append(rest)
+            self._work()
+        self.closed = True
+        if self._drained is not None:
+            self._drained.set()
+        broken = RequestError(-32603, "the connection has ended")
+        for then in self._rpc.broken():
+            then(None, broken)
+        self._owner.on_closed()
+
+    # -- out
+
+    def send(self, data: bytes) -> None:
+        """Whole lines, in order. Leaves at the end of this tick. Dropped when the stream has ended."""
+        if self._writer is None or self._writer.is_closing():
+            return
+        self._out.append(data)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._out and self._writer is not None and not self._writer.is_closing():
+            self._writer.write(b"".join(self._out) if len(self._out) > 1 else self._out[0])
+        self._out.clear()
+
+    def call(self, method: str, params: bytes, then: Then, identifier: bytes | None = None) -> bytes:
+        """Send a request; `then(result, error)` comes once. Returns its id."""
+        if self.closed:
+            self._loop.call_soon(then, None, RequestError(-32603, "the connection has ended"))
+            return b""
+        identifier, line = self._rpc.call(method, params, then, identifier)
+        self.send(line)
+        return identifier
+
+    def forget(self, identifier: bytes) -> None:
+        """A later answer to this call is dropped; its `then` is not called."""
+        self._rpc.forget(identifier)
+
+    async def ask(self, method: str, params: bytes) -> bytes:
+        """The raw result of a request. Raises the peer's RequestError. Cancelling it drops the answer."""
+        future: asyncio.Future[bytes] = self._loop.create_future()
+
+        def then(result: bytes | None, error: RequestError | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            elif result is not None:
+                future.set_result(result)
+
+        identifier = self.call(method, params, then)
+        try:
+            return await future
+        finally:
+            self._rpc.forget(identifier)
+
+    def notify(self, method: str, params: bytes) -> None:
+        self.send(protocol.envelope.notification(method, params))
+
+    def is_open(self, identifier: bytes) -> bool:
+        """Whether a request of the peer's still waits for its answer."""
+        return self._rpc.is_open(identifier)
+
+    def answer(self, identifier: bytes, result: bytes) -> None:
+        self.send(self._rpc.answer(identifier, result))
+
+    def refuse(self, identifier: bytes, error: RequestError) -> None:
+        self.send(self._rpc.refuse(identifier, error))
+
+    def settle(self, identifier: bytes, result: bytes | None, error: RequestError | None) -> bytes:
+        """The answer's line, not sent: for output that must keep its place behind other output. Empty if answered already."""
+        if error is not None:
+            return self._rpc.refuse(identifier, error)
+        return self._rpc.answer(identifier, result if result is not None else b"{}")
+
+    async def drained(self) -> None:
+        """Until the peer takes more. Raises ConnectionBroken when it is gone."""
+        while self.paused and not self.closed:
+            if self._drained is None:
+                self._drained = asyncio.Event()
+            await self._drained.wait()
+        if self.closed:
+            raise ConnectionBroken("the connection has ended")
+
+    def close(self) -> None:
+        """Close both halves after what was sent has left. Idempotent."""
+        self._flush()
+        if self._writer is not None:
+            self._writer.close()
+        if self._reader is not None:
+            self._reader.close()

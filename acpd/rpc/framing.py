@@ -1,0 +1,74 @@
+"""Lines out of a byte stream. Sans-IO; bounded; never raises.
+
+ACP v1 transports: one JSON object a line, ended by `\\n` (0x0A and nothing else), UTF-8.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MAX_LINE = 64 * 1024 * 1024
+BOM = b"\xef\xbb\xbf"
+
+
+class TooLong(NamedTuple):
+    """A line over the limit; its bytes are gone, the stream is in step behind it."""
+
+    size: int
+
+
+class Lines:
+    """Splits a stream at `\\n`. A line may have `limit` bytes; no more than that is ever held.
+
+    Each line comes as it was (blank ones and a trailing `\\r` too) but for a byte order mark at the very start of the
+    stream, so that a reader can count positions: a line took `len(line) + 1` bytes, a TooLong `size + 1`.
+    """
+
+    __slots__ = ("_dropped", "_held", "_parts", "_started", "limit")
+
+    def __init__(self, limit: int = MAX_LINE) -> None:
+        self.limit = limit
+        self._parts: list[bytes] = []
+        self._held = 0
+        self._dropped = 0
+        self._started = False
+
+    def receive(self, data: bytes) -> list[bytes | TooLong]:
+        """The lines that end in this data, in order."""
+        if not self._started and data:
+            self._started = True
+            if data.startswith(BOM):
+                data = b"   " + data[3:]  # white space to JSON, and positions stay right
+        pieces = data.split(b"\n")
+        tail = pieces.pop()
+        lines: list[bytes | TooLong] = []
+        if pieces:
+            lines.append(self._ended(pieces[0]))
+            lines += pieces[1:]
+            if len(data) > self.limit:
+                lines = [line if len(line) <= self.limit or isinstance(line, TooLong) else TooLong(len(line)) for line in lines]
+        if tail:
+            self._hold(tail)
+        return lines
+
+    def rest(self) -> bytes:
+        """What stands behind the last newline, e.g. at the end of the stream."""
+        rest = b"".join(self._parts)
+        self._parts, self._held, self._dropped = [], 0, 0
+        return rest
+
+    def _ended(self, piece: bytes) -> bytes | TooLong:
+        size = self._dropped + self._held + len(piece)
+        line = self.rest() + piece if size <= self.limit else b""
+        if size > self.limit:
+            self.rest()
+            return TooLong(size)
+        return line
+
+    def _hold(self, tail: bytes) -> None:
+        if self._dropped or self._held + len(tail) > self.limit:
+            self._dropped += self._held + len(tail)
+            self._parts, self._held = [], 0
+        else:
+            self._parts.append(tail)
+            self._held += len(tail)
