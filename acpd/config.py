@@ -1,0 +1,427 @@
+"""What acpd is told: defaults < acpd.toml < ACPD_* variables < flags, as frozen values. And where its folders are.
+
+Nothing here is read when the module is imported. Every value knows where it came from (`Config.sources`), so an
+error and `acpd config` can say it. Each key of the Structs below stands in config/acpd.toml.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from acpd.errors import ConfigError
+
+FILE_NAME = "acpd.toml"
+OFFLINE = "offline"
+"""The name under which the built-in agent can be asked for; its sessions belong to `BUILT_IN`."""
+BUILT_IN = "acpd-agent"
+
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Text = Annotated[str, Meta(min_length=1)]
+
+
+class Storage(Struct, frozen=True, kw_only=True):
+    """`[storage]`. `path` is always a folder, absolute after `Config.load`."""
+
+    backend: Text = "workspace"
+    path: Text = ""
+    sync: Literal["power", "process"] = "power"
+
+
+class Agent(Struct, frozen=True, kw_only=True):
+    """`[agents.NAME]`: a program that speaks ACP on stdio. `env` is added to the client's environment."""
+
+    command: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    env: dict[str, str] = {}
+    cwd: Text | None = None
+
+
+class Agents(Struct, frozen=True, kw_only=True):
+    """`[agents]`; times in seconds. `programs` are the tables `[agents.NAME]`."""
+
+    default: Text = ""
+    start_timeout: Seconds = 30.0
+    cancel_timeout: Seconds = 10.0
+    stop_grace: Seconds = 2.0
+    programs: dict[str, Agent] = {}
+
+
+class Sessions(Struct, frozen=True, kw_only=True):
+    """`[sessions]`. `queue`: prompts that may wait behind the running one."""
+
+    queue: Annotated[int, Meta(ge=0, le=10_000)] = 32
+
+
+class Log(Struct, frozen=True, kw_only=True):
+    """`[log]`: acpd's own log on stderr, never the sessions'."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class AgentChoice(Struct, frozen=True):
+    """The agent of one connection. `name` is the agentId; "" when the program itself is to say it (`acpd run`)."""
+
+    name: str
+    command: tuple[str, ...]
+    env: dict[str, str] = {}
+    cwd: str | None = None
+
+
+class Flags(Struct, frozen=True, kw_only=True):
+    """What the command line says; None: nothing."""
+
+    config: str | None = None
+    user: str | None = None
+    backend: str | None = None
+    storage: str | None = None
+    sync: str | None = None
+    standalone: bool = False
+    log_level: str | None = None
+
+
+NO_FLAGS = Flags()
+
+
+class Paths(Struct, frozen=True):
+    """The four folders. None of them needs to exist."""
+
+    config: str
+    data: str
+    runtime: str
+    logs: str
+
+    @property
+    def config_file(self) -> str:
+        return os.path.join(self.config, FILE_NAME)
+
+    @classmethod
+    def find(cls, env: Mapping[str, str]) -> Paths:
+        """Below ACPD_HOME if that is set; else systemd's variables, and XDG (or macOS's folders) for what they leave open.
+
+        Raises ConfigError if ACPD_HOME is not absolute: the store would move with the current folder.
+        """
+        if home := env.get("ACPD_HOME"):
+            if not os.path.isabs(home):
+                raise ConfigError(f"ACPD_HOME is {home!r}, must be an absolute path", hint="e.g. ACPD_HOME=$HOME/.acpd")
+            return cls(*(os.path.join(home, name) for name in ("config", "data", "run", "logs")))
+        names = ("CONFIGURATION_DIRECTORY", "STATE_DIRECTORY", "RUNTIME_DIRECTORY", "LOGS_DIRECTORY")
+        given = [env.get(name, "").split(":")[0] for name in names]
+        return cls(*given) if all(given) else cls(*(one or other for one, other in zip(given, _xdg(env), strict=True)))
+
+
+def _xdg(env: Mapping[str, str]) -> tuple[str, str, str, str]:
+    import platformdirs  # 13 ms
+
+    dirs = platformdirs.PlatformDirs("acpd", appauthor=False)
+    # Without XDG_RUNTIME_DIR platformdirs names a folder in /tmp that somebody else may have made first.
+    runtime = dirs.user_runtime_dir if env.get("XDG_RUNTIME_DIR") else os.path.join(dirs.user_state_dir, "run")
+    return dirs.user_config_dir, dirs.user_data_dir, runtime, dirs.user_log_dir
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """Everything acpd was told. `user` None: no prefix. `file`: the file that was read, or "".
+
+    `sources` has one text for each key ("storage.sync"): "default", a file, a variable, a flag.
+    """
+
+    storage: Storage = Storage()
+    agents: Agents = Agents()
+    sessions: Sessions = Sessions()
+    log: Log = Log()
+    user: str | None = None
+    standalone: bool = False
+    file: str = ""
+    sources: dict[str, str] = {}
+
+    @classmethod
+    def load(cls, paths: Paths, env: Mapping[str, str], flags: Flags = NO_FLAGS) -> Config:
+        """Raises ConfigError, which names the file and line, the variable or the flag, the key, and what is allowed."""
+        given = _Given()
+        file = _file(paths, env, flags)
+        if file:
+            _add_file(given, file)
+        _add_environment(given, env)
+        _add_flags(given, flags)
+        made: dict[str, Any] = {name: made(**given.values[name]) for name, made in SECTIONS.items()}
+        storage: Storage = made["storage"]
+        if not storage.path:
+            made["storage"] = msgspec.structs.replace(storage, path=paths.data)
+        config = cls(
+            **made, user=given.top.get("user"), standalone="standalone" in given.top, file=file, sources=_all_sources(given)
+        )
+        _check_default(config)
+        return config
+
+    def choose(self, name: str | None = None) -> AgentChoice:
+        """The agent of this name, else the configured default, else the only one there is, else the built-in.
+
+        Raises ConfigError if there is no agent of that name, or several and no default.
+        """
+        programs = self.agents.programs
+        name = name or self.agents.default
+        if not name and len(programs) > 1:
+            raise ConfigError(
+                f"no default agent: {_listed(programs)} are configured",
+                hint='set [agents] default = "NAME", or pass --agent NAME',
+            )
+        name = name or next(iter(programs), OFFLINE)
+        if (agent := programs.get(name)) is not None:
+            return AgentChoice(name, agent.command, agent.env, agent.cwd)
+        if name in {OFFLINE, BUILT_IN}:
+            return AgentChoice(BUILT_IN, built_in_command())
+        known = [*programs, OFFLINE]
+        raise ConfigError(f"there is no agent named {name!r}", hint=_meant(name, known, f"configured: {_listed(known)}"))
+
+
+SECTIONS: dict[str, type[Struct]] = {"storage": Storage, "agents": Agents, "sessions": Sessions, "log": Log}
+
+WANTED = {
+    "storage.backend": 'the name of a backend: "workspace", "json" or "sqlite"',
+    "storage.path": "the path of a folder",
+    "storage.sync": '"power" or "process"',
+    "agents.default": "the name of an agent",
+    "agents.start_timeout": "seconds, more than 0 and at most 86400",
+    "agents.cancel_timeout": "seconds, more than 0 and at most 86400",
+    "agents.stop_grace": "seconds, more than 0 and at most 86400",
+    "sessions.queue": "a whole number from 0 to 10000",
+    "log.level": '"debug", "info", "warning" or "error"',
+}
+"""What a key may be, for people. A test holds that it has every key."""
+
+WANTED_OF_AGENT = {
+    "command": 'a list of texts, the program first: ["npx", "some-agent", "--acp"]',
+    "env": 'a table of texts: { NAME = "value" }',
+    "cwd": "the path of a folder",
+}
+
+FLAG_NAMES = {"storage.backend": "--backend", "storage.path": "--storage", "storage.sync": "--sync", "log.level": "--log-level"}
+
+
+def variable(key: str) -> str:
+    """The variable of a key: storage.sync is ACPD_STORAGE_SYNC."""
+    return "ACPD_" + key.upper().replace(".", "_")
+
+
+def built_in_command() -> tuple[str, ...]:
+    """How our own agent is started: its script beside this interpreter.
+
+    Where there is none (installed for one user) the interpreter runs it, with -P: a module in the session's folder
+    must not be able to take its place.
+    """
+    script = os.path.join(os.path.dirname(sys.executable), BUILT_IN)
+    if os.access(script, os.X_OK):
+        return (script, "--offline")
+    return (sys.executable, "-P", "-c", "from acpd.native.entry import main; raise SystemExit(main())", "--offline")
+
+
+def without_secrets(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command with `***` for the values of --*key*, --*token*, --*secret*, --*password*, as it may be stored and shown."""
+    shown: list[str] = []
+    hide = False
+    for argument in command:
+        name, equals, _ = argument.partition("=")
+        secret = name.startswith("-") and any(word in name.lower() for word in ("key", "token", "secret", "password"))
+        shown.append("***" if hide else name + "=***" if secret and equals else argument)
+        hide = secret and not equals and not hide
+    return tuple(shown)
+
+
+class _Given:
+    """What was said so far; later words win."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
+        self.sources: dict[str, str] = {}
+        self.top: dict[str, Any] = {}
+
+    def put(self, key: str, value: object, source: str, at: str, *, strict: bool, base: str | None = None) -> None:
+        """One key. `at` is where an error points; `base` is what a relative path is relative to."""
+        section, name = key.split(".", 1)
+        self.values[section][name] = _value(
+            SECTIONS[section], name, value, f"{at}: {key}", WANTED[key], strict=strict, shown=True
+        )
+        if key == "storage.path":
+            self.values[section][name] = _folder(self.values[section][name], base)
+        self.sources[key] = source
+
+
+def _value(into: type[Struct], name: str, value: object, where: str, wanted: str, *, strict: bool, shown: bool) -> Any:
+    """`value` as that field of the Struct has it. `shown`: whether the error may show it."""
+    wrapped = {name: value}
+    if into is Agent and name != "command":
+        wrapped["command"] = ["-"]
+    try:
+        return getattr(msgspec.convert(wrapped, into, strict=strict), name)
+    except msgspec.ValidationError:
+        what = f"is {value!r}, must be" if shown and isinstance(value, str | int | float) else "must be"
+        raise ConfigError(f"{where} {what} {wanted}") from None
+
+
+def _folder(path: str, base: str | None) -> str:
+    return os.path.abspath(os.path.join(base or "", os.path.expanduser(path)))
+
+
+# -- the file
+
+
+def _file(paths: Paths, env: Mapping[str, str], flags: Flags) -> str:
+    """The file to read: one that was named must exist, the usual one need not."""
+    named = flags.config or env.get("ACPD_CONFIG")
+    if not named:
+        return paths.config_file if os.path.exists(paths.config_file) else ""
+    path = _folder(named, None)
+    if not os.path.exists(path):
+        who = "--config" if flags.config else "ACPD_CONFIG"
+        raise ConfigError(f"{who} names {path}, which does not exist", hint=f"without {who} acpd reads {paths.config_file}")
+    return path
+
+
+class _Source:
+    """A file that is being read; it finds the line of a key when that is asked for."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path = path
+        self._lines = text.split("\n")
+
+    def at(self, section: str, key: str = "") -> str:
+        """`FILE line N` of a key, or of a section's head; only `FILE` where neither stands alone on a line."""
+        head = ""
+        for number, line in enumerate(self._lines, 1):
+            bare = line.split("#", 1)[0].strip().replace('"', "").replace(" ", "")
+            if bare.startswith("["):
+                head = bare.strip("[]")
+                found = head == (f"{section}.{key}" if key else section)
+            else:
+                found = bool(key) and head == section and bare.split("=", 1)[0] == key
+            if found:
+                return f"{self.path} line {number}"
+        return self.path
+
+
+def _add_file(given: _Given, path: str) -> None:
+    table, source = _parse(path)
+    for section, members in table.items():
+        if section not in SECTIONS:
+            raise ConfigError(f"{source.at(section)}: there is no [{section}]", hint=_meant(section, [*SECTIONS]))
+        if not isinstance(members, dict):
+            raise ConfigError(f"{path}: {section} must be a table", hint=f"write [{section}] on a line of its own")
+        for name, value in members.items():
+            _add_member(given, source, section, name, value)
+
+
+def _add_member(given: _Given, source: _Source, section: str, name: str, value: object) -> None:
+    key = f"{section}.{name}"
+    if key in WANTED:
+        given.put(key, value, source.path, source.at(section, name), strict=True, base=os.path.dirname(source.path))
+    elif section == "agents" and isinstance(value, dict):
+        given.values["agents"].setdefault("programs", {})[name] = _agent(given, source, name, value)
+    else:
+        known = [known.split(".", 1)[1] for known in WANTED if known.startswith(f"{section}.")]
+        raise ConfigError(f"{source.at(section, name)}: there is no {name} in [{section}]", hint=_meant(name, known))
+
+
+def _agent(given: _Given, source: _Source, agent: str, members: dict[str, object]) -> Agent:
+    section = f"agents.{agent}"
+    for name in members:
+        if name not in WANTED_OF_AGENT:
+            raise ConfigError(
+                f"{source.at(section, name)}: there is no {name} in [{section}]", hint=_meant(name, [*WANTED_OF_AGENT])
+            )
+    if "command" not in members:
+        raise ConfigError(
+            f"{source.at(section)}: [{section}] has no command", hint=f"command = {WANTED_OF_AGENT['command'].split(': ')[1]}"
+        )
+    values: dict[str, Any] = {}
+    for name, value in members.items():
+        where = f"{source.at(section, name)}: {section}.{name}"
+        values[name] = _value(Agent, name, value, where, WANTED_OF_AGENT[name], strict=True, shown=False)
+        given.sources[f"{section}.{name}"] = source.path
+    if "cwd" in values:
+        values["cwd"] = _folder(values["cwd"], os.path.dirname(source.path))
+    return Agent(**values)
+
+
+def _parse(path: str) -> tuple[dict[str, Any], _Source]:
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            text = file.read().decode()
+        return tomllib.loads(text), _Source(path, text)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 at byte {error.start}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+
+
+# -- variables and flags
+
+
+def _add_environment(given: _Given, env: Mapping[str, str]) -> None:
+    known = {variable(key): key for key in WANTED}
+    for name, value in env.items():
+        if not name.startswith("ACPD_") or not value:
+            continue
+        if (key := known.get(name)) is not None:
+            given.put(key, value, name, name, strict=False)
+        elif name.startswith(tuple(f"ACPD_{section.upper()}_" for section in SECTIONS)):
+            raise ConfigError(f"there is no variable {name}", hint=_meant(name, [*known]))
+    _put_top(given, "user", env.get("ACPD_USER"), "ACPD_USER")
+    standalone = env.get("ACPD_STANDALONE", "")
+    if standalone not in {"", "0", "1"}:
+        raise ConfigError(f"ACPD_STANDALONE is {standalone!r}, must be 1 or 0")
+    _put_top(given, "standalone", standalone == "1", "ACPD_STANDALONE")
+
+
+def _add_flags(given: _Given, flags: Flags) -> None:
+    said = {
+        "storage.backend": flags.backend,
+        "storage.path": flags.storage,
+        "storage.sync": flags.sync,
+        "log.level": flags.log_level,
+    }
+    for key, value in said.items():
+        if value is not None:
+            given.put(key, value, FLAG_NAMES[key], FLAG_NAMES[key], strict=False)
+    _put_top(given, "user", flags.user, "--user")
+    _put_top(given, "standalone", flags.standalone, "--standalone")
+
+
+def _put_top(given: _Given, name: str, value: object, source: str) -> None:
+    if value:
+        given.top[name] = value
+        given.sources[name] = source
+
+
+# -- together
+
+
+def _all_sources(given: _Given) -> dict[str, str]:
+    return {**dict.fromkeys((*WANTED, "user", "standalone"), "default"), **given.sources}
+
+
+def _check_default(config: Config) -> None:
+    """A default that names no agent is an error now, not when an editor has started us."""
+    if config.agents.default:
+        try:
+            config.choose()
+        except ConfigError as error:
+            raise ConfigError(f"{config.sources['agents.default']}: agents.default: {error.message}", hint=error.hint) from None
+
+
+def _meant(word: str, known: list[str], otherwise: str = "") -> str:
+    import difflib
+
+    close = difflib.get_close_matches(word, known, 1)
+    return f"did you mean {close[0]}?" if close else otherwise or f"known: {_listed(known)}"
+
+
+def _listed(names: Mapping[str, object] | list[str]) -> str:
+    return ", ".join(names)
