@@ -1,0 +1,153 @@
+"""A client on the official Python SDK: steps in on stdin, events out on stdout, one JSON line each.
+
+argv[1] is `{"command": [...], "env": {...}, "cwd": "..."}`. Steps: initialize, authenticate, new, load, resume, list,
+close, set_mode, prompt (with `cancelAfter`: cancel once that many updates of this prompt came), policy (the kind of
+permission option to choose, or "cancelled"). Events: result, error, update (params as received), handled (the SDK gave
+an update to its handler), permission, closed. The end of stdin ends the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import Any
+
+import acp
+from acp import schema
+from acp.connection import StreamDirection, StreamEvent
+
+LIMIT = 64 << 20
+"""Bytes in a line; the SDK's own 64 KiB is less than what real agents send."""
+
+
+def emit(event: str, **fields: Any) -> None:
+    """Write one event."""
+    sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
+    sys.stdout.flush()
+
+
+class Editor(acp.Client):
+    """What the agent may ask of us."""
+
+    policy = "allow_once"
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        """The SDK understood an update."""
+        emit("handled", sessionId=session_id, kind=update.session_update)
+
+    async def request_permission(
+        self, session_id: str, tool_call: Any, options: list[schema.PermissionOption], **_: Any
+    ) -> acp.RequestPermissionResponse:
+        """Answer by policy: by kind, never by place or id."""
+        chosen = next((option.option_id for option in options if option.kind == self.policy), None)
+        emit("permission", sessionId=session_id, toolCallId=tool_call.tool_call_id, chosen=chosen)
+        if chosen is None:
+            return acp.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
+        return acp.RequestPermissionResponse(outcome=schema.AllowedOutcome(outcome="selected", option_id=chosen))
+
+
+class Driver:
+    """Carries the steps out on one connection."""
+
+    def __init__(self, editor: Editor) -> None:
+        self.editor = editor
+        self.count = 0
+        self.cancel_at: int | None = None
+        self.reached = asyncio.Event()
+
+    def observe(self, event: StreamEvent) -> None:
+        """Report every update as it came, before the SDK looks at it."""
+        if event.direction is not StreamDirection.INCOMING or event.message.get("method") != "session/update":
+            return
+        emit("update", params=event.message.get("params"))
+        self.count += 1
+        if self.cancel_at is not None and self.count >= self.cancel_at:
+            self.reached.set()
+
+    async def step(self, conn: acp.Agent, step: dict[str, Any]) -> Any:
+        """Do one step and give its result."""
+        session = step.get("sessionId", "")
+        match step["op"]:
+            case "initialize":
+                capabilities = schema.ClientCapabilities.model_validate(step.get("capabilities", {}))
+                info = schema.Implementation(name="py-client", version="1")
+                return await conn.initialize(1, client_capabilities=capabilities, client_info=info)
+            case "authenticate":
+                return await conn.authenticate(step["methodId"])
+            case "new":
+                return await conn.new_session(cwd=step["cwd"], mcp_servers=[])
+            case "load":
+                return await conn.load_session(cwd=step["cwd"], session_id=session, mcp_servers=[])
+            case "resume":
+                return await conn.resume_session(cwd=step["cwd"], session_id=session, mcp_servers=[])
+            case "list":
+                return await conn.list_sessions(cwd=step.get("cwd"))
+            case "close":
+                return await conn.close_session(session)
+            case "set_mode":
+                return await conn.set_session_mode(session_id=session, mode_id=step["modeId"])
+            case "policy":
+                self.editor.policy = step["kind"]
+                return None
+            case "prompt":
+                return await self.prompt(conn, session, step)
+            case other:
+                raise ValueError(other)
+
+    async def prompt(self, conn: acp.Agent, session: str, step: dict[str, Any]) -> Any:
+        """Prompt, and cancel after so many updates if the step says so."""
+        self.count, self.cancel_at = 0, step.get("cancelAfter")
+        self.reached.clear()
+        asking = asyncio.create_task(conn.prompt(session_id=session, prompt=[acp.text_block(step["text"])]))
+        if self.cancel_at is not None:
+            waiting = asyncio.create_task(self.reached.wait())
+            await asyncio.wait({asking, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                await conn.cancel(session)
+            waiting.cancel()
+        return await asking
+
+
+async def run(conn: acp.Agent, driver: Driver) -> None:
+    """Carry out the steps of stdin one after the other."""
+    steps = asyncio.StreamReader(limit=LIMIT)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(steps), sys.stdin)
+    number = 0
+    while line := await steps.readline():
+        step = json.loads(line)
+        try:
+            result = await driver.step(conn, step)
+        except acp.RequestError as error:
+            emit("error", step=number, code=error.code, message=str(error), data=error.data)
+        except ConnectionError as error:
+            emit("error", step=number, code=None, message=str(error))
+        else:
+            plain = result.model_dump(mode="json", by_alias=True, exclude_none=True) if result is not None else None
+            emit("result", step=number, op=step["op"], result=plain)
+        number += 1
+
+
+async def main() -> None:
+    """Start the agent and talk to it."""
+    setup = json.loads(sys.argv[1])
+    editor = Editor()
+    driver = Driver(editor)
+    command, *args = setup["command"]
+    async with acp.spawn_agent_process(
+        editor,
+        command,
+        *args,
+        env=setup["env"],
+        cwd=setup["cwd"],
+        use_unstable_protocol=True,
+        observers=[driver.observe],
+        transport_kwargs={"limit": LIMIT, "stderr": os.dup(2)},
+    ) as (conn, process):
+        await run(conn, driver)
+    emit("closed", code=process.returncode)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,203 @@
+"""The wire corpus against acpd, with a good and with a minimal agent behind it, and the store after each case."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import commands, proc, store
+from tests.support.paths import SHARED
+from tests.support.wire import checks
+
+# The player leaves closing the file of its case to the garbage collector.
+pytestmark = pytest.mark.filterwarnings(r"ignore:Exception ignored in. <_io.FileIO name=.*\.ndjson:pytest.PytestUnraisableExceptionWarning")
+
+RPC = SHARED / "corpus" / "rpc"
+CASES = sorted(path.stem for path in RPC.glob("*.ndjson"))
+PLAY = commands.play_module()
+CANARY = "canary-h-4711"
+
+NEEDS_WORDS = {
+    "22_line_separator": "the agent must say the text of the prompt",
+    "23_lone_surrogate": "the second turn's words must come back",
+    "26_load_replay": "counts the chunks of `chunks 3`",
+    "32_close_running": "waits for two chunks of a slow turn",
+    "34_cancel_running": "waits for two chunks of a slow turn",
+    "36_permission_cancel": "the agent must ask for a permission",
+    "37_permission_bad_option": "the agent must ask for a permission",
+    "38_second_prompt": "the first turn must be slow, its words come back",
+    "39_two_sessions": "one turn must be slower than the other",
+    "41_eof_in_turn": "waits for two chunks of a slow turn",
+}
+"""What the minimal agent, which says "works" to everything, cannot play. It plays all the others."""
+
+LONG_WAIT = {"42_mcp_silent", "43_mcp_exits", "44_mcp_bad_config", "45_mcp_secret_header"}
+"""A real agent may wait for its MCP servers; here they prove acpd's validation and its redaction."""
+
+
+class RecordingPlay(PLAY.Play):  # type: ignore[name-defined,misc]  # a module loaded by path has no types
+    """The corpus player, but everything that is said is kept, and the end is orderly: EOF first, no folder removed."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.written = bytearray()
+        self.received: list[list[bytes]] = []
+        super().__init__(command, "ACPD_HOME", verbose=False)
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+        super().write(data)
+
+    def read(self, p: subprocess.Popen[bytes]) -> None:
+        mine: list[bytes] = []
+        self.received.append(mine)
+        p.stdout = _Tee(p.stdout, mine)  # type: ignore[assignment]
+        super().read(p)
+
+    def stop(self) -> None:
+        self.shut()
+        try:
+            self.p.wait(20)
+        except subprocess.TimeoutExpired:
+            self.fails.append("did not end within 20 s of the end of its stdin")
+            self.p.kill()
+            self.p.wait()
+        self.t.join(5)
+        self.p.stdout.close()
+        self.err.close()
+
+    def start(self) -> None:
+        if hasattr(self, "p"):
+            self.p.stdout.close()
+            self.err.close()
+        super().start()
+
+    @property
+    def home(self) -> Path:
+        return Path(self.tmp) / "state"
+
+
+class _Tee:
+    """An iterable over lines that keeps what it gives."""
+
+    def __init__(self, source: Any, kept: list[bytes]) -> None:
+        self._source = source
+        self._kept = kept
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._source:
+            self._kept.append(line)
+            yield line
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def requests(written: bytes) -> list[dict[str, Any]]:
+    """The well-formed requests among what was written, in order."""
+    found = []
+    for line in written.split(b"\n"):
+        try:
+            message = json.loads(line.decode())
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(message, dict) and "id" in message and isinstance(message.get("params"), dict):
+            found.append(message)
+    return found
+
+
+def exchanges(play: RecordingPlay) -> list[store.Exchange]:
+    """Each request with its answer; an id that was used again takes the answers in order."""
+    taken: dict[str, int] = {}
+    found = []
+    for message in requests(bytes(play.written)):
+        key = PLAY.KEY(message["id"])
+        place = taken.get(key, 0)
+        answers = play.replies.get(key, [])
+        if place < len(answers) and isinstance(message.get("method"), str):
+            taken[key] = place + 1
+            found.append(store.Exchange(message["method"], message["params"], answers[place][1]))
+    return found
+
+
+def violations(play: RecordingPlay) -> list[str]:
+    """What is wrong with the messages that left acpd, by the schema of their methods."""
+    found: list[str | None] = []
+    sent = [line + b"\n" for line in bytes(play.written).split(b"\n") if line]
+    for lines in play.received:
+        check = checks()
+        for line in sent:
+            check.to_agent(line)
+        found += [check.to_client(line) for line in lines]
+    return [problem for problem in found if problem]
+
+
+def expectation(case: str) -> dict[str, Any]:
+    text = (RPC / f"{case}.expect.md").read_text(encoding="utf-8")
+    block = re.search(r"```json\n(.*?)```", text, re.DOTALL)
+    assert block is not None
+    expected: dict[str, Any] = json.loads(block[1])
+    return expected
+
+
+def play_case(case: str, command: list[str], tmp: Path, monkeypatch: pytest.MonkeyPatch) -> RecordingPlay:
+    """Play it, check it, check the store, the wire and the processes afterwards."""
+    mark = proc.new_mark()
+    monkeypatch.setenv(proc.MARK, mark)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp))
+    monkeypatch.setattr(PLAY, "WAIT", 60.0 if case in LONG_WAIT else 20.0)
+    play = RecordingPlay(command)
+    try:
+        play.run(str(RPC / f"{case}.ndjson"))
+        play.check(expectation(case))
+    finally:
+        play.stop()
+    stderr = (Path(play.tmp) / "stderr").read_text(errors="replace")
+    assert [] == play.fails, f"{play.fails}\n{stderr[-3000:]}"
+    assert "Traceback (most recent call last)" not in stderr, stderr[-3000:]
+    store.check_store(play.home, exchanges(play))
+    assert [] == violations(play)
+    proc.assert_none_left(mark)
+    return play
+
+
+def assert_nowhere(secret: str, folder: Path) -> None:
+    told = [str(path) for path in folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    assert [] == told, f"{secret} stands in {told}"
+
+
+@pytest.mark.parametrize("kept", [pytest.param(False, id="forgetful"), pytest.param(True, id="stateful", marks=pytest.mark.e2e)])
+@pytest.mark.parametrize("backend", commands.backends())
+@pytest.mark.parametrize("case", CASES)
+def test_case_with_the_good_agent(
+    case: str, backend: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every case holds, whether or not the agent behind acpd remembers its sessions over a restart."""
+    monkeypatch.setenv("ACPD_STORAGE_BACKEND", backend)
+    if kept:
+        monkeypatch.setenv("ACP_STATE", str(tmp_path / "agent.json"))
+    else:
+        monkeypatch.delenv("ACP_STATE", raising=False)
+    play = play_case(case, commands.wrapping("good_agent"), tmp_path, monkeypatch)
+    assert_nowhere(CANARY, Path(play.tmp))
+
+
+@pytest.mark.parametrize("backend", commands.backends())
+@pytest.mark.parametrize("case", [case for case in CASES if case not in NEEDS_WORDS])
+def test_case_with_the_minimal_agent(case: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an agent that knows four methods cannot do is acpd's doing, and the case holds all the same."""
+    monkeypatch.setenv("ACPD_STORAGE_BACKEND", backend)
+    play = play_case(case, commands.wrapping("minimal_agent"), tmp_path, monkeypatch)
+    assert_nowhere(CANARY, Path(play.tmp))
+
+
+def test_the_cases_left_out_exist() -> None:
+    """What is left out with the minimal agent is named after cases of the corpus."""
+    assert set() == (set(NEEDS_WORDS) | LONG_WAIT) - set(CASES)
+    assert 46 == len(CASES)

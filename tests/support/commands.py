@@ -1,0 +1,45 @@
+"""The commands under test, and what stands behind them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.support.paths import SHARED
+
+AGENTS = SHARED / "corpus" / "agents"
+STREAMER = Path(__file__).with_name("streamer.py")
+
+
+def acpd(*arguments: str) -> list[str]:
+    """The installed console script: so that a built wheel is tested the same way as the work tree."""
+    return [str(Path(sys.executable).with_name("acpd")), *arguments]
+
+
+def wrapping(agent: str | Path, *flags: str) -> list[str]:
+    """acpd around an agent: a file, or the name of one in the corpus."""
+    path = AGENTS / f"{agent}.py" if isinstance(agent, str) else agent
+    return acpd("run", *flags, "--", sys.executable, str(path))
+
+
+def backends() -> list[object]:
+    """The default backend in every run, the others where there is time (`make e2e`)."""
+    return ["workspace", *(pytest.param(name, marks=pytest.mark.e2e) for name in ("json", "sqlite"))]
+
+
+def play_module() -> ModuleType:
+    """The corpus player, as a module."""
+    spec = importlib.util.spec_from_file_location("corpus_play", SHARED / "corpus" / "play.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode  # the corpus is read-only
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = before
+    return module
