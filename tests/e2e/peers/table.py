@@ -95,7 +95,11 @@ def _codex(place: Place) -> Launch:
 
 
 def _codex_tool(place: Place) -> str:
-    arguments = {"cmd": "echo made by a tool > made.txt", "sandbox_permissions": "require_escalated", "justification": "to make it"}
+    arguments = {
+        "cmd": "echo made by a tool > made.txt",
+        "sandbox_permissions": "require_escalated",
+        "justification": "to make it",
+    }
     return _directive("exec_command", arguments)
 
 
