@@ -44,24 +44,27 @@ class Exchange(NamedTuple):
     answer: Json
 
 
-def read(path: Path) -> Log:
-    """A log as it is. Raises AssertionError for a line that is no JSON object, a torn end, or no header."""
+def read(path: Path, *, torn: bool = False) -> Log:
+    """A log as it is. Raises AssertionError for a line that is no JSON object, no header, or a torn end.
+
+    `torn`: the process that wrote it was killed and nobody has mended it yet, so a torn end is left out.
+    """
     raw = path.read_bytes()
-    assert raw.endswith(b"\n"), f"{path}: torn end {raw[-80:]!r}"
-    lines = raw[:-1].split(b"\n")
+    assert torn or raw.endswith(b"\n"), f"{path}: torn end {raw[-80:]!r}"
+    lines = raw.split(b"\n")[:-1]
     values = [json.loads(line) for line in lines]
     assert values[0].get("type") == "session", f"{path}: no header: {lines[0][:200]!r}"
     return Log(path, values[0], values[1:], lines[1:])
 
 
-def logs(home: Path) -> dict[str, Log]:
+def logs(home: Path, *, torn: bool = False) -> dict[str, Log]:
     """Every log below this folder, by session id."""
-    found = [read(path) for path in sorted(home.rglob("*.log.jsonl"))]
+    found = [read(path, torn=torn) for path in sorted(home.rglob("*.log.jsonl"))]
     return {log.id: log for log in found}
 
 
-def log(home: Path, session: str) -> Log:
-    found = logs(home)
+def log(home: Path, session: str, *, torn: bool = False) -> Log:
+    found = logs(home, torn=torn)
     assert session in found, f"no log of session {session}; there are {sorted(found)}"
     return found[session]
 
