@@ -1,0 +1,196 @@
+"""The catalog in SQLite: one row a session, listings by key and not by offset, so that each page costs the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from acpd.errors import SessionNotFound, StoreError
+from acpd.storage.contract import After, Catalog, Journals, Key, Lease, Row
+from acpd.storage.rows import row_of
+from acpd_backends.index import LIMIT, SessionsJson
+from acpd_backends.names import Layout
+from acpd_backends.sqlite import Database, execute, query
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+COLUMNS = (
+    "id", "agent", "cwd", "title", "createdAt", "updatedAt", "messages", "prompted", "seq", "size", "leaf", "inner",
+    "parent", "dirs", "state",
+)  # fmt: skip
+_CHANGING = ("title", "updatedAt", "messages", "prompted", "seq", "size", "leaf", "dirs", "state")
+_NAMES = ", ".join(f'"{name}"' for name in COLUMNS)
+_PLACE = {name: f"?{i}" for i, name in enumerate(COLUMNS, 1)}
+_SET = ", ".join(f"{name} = {_PLACE[name]}" for name in _CHANGING)
+_SAME = " AND ".join(f'"{name}" IS {_PLACE[name]}' for name in COLUMNS if name not in _CHANGING)
+_PUT = f"INSERT OR REPLACE INTO session({_NAMES}) VALUES ({', '.join(_PLACE.values())})"  # noqa: S608 - names of columns only
+_UPDATE = f"UPDATE session SET {_SET} WHERE {_SAME}"  # noqa: S608 - names of columns only
+"""What a turn changes, which spares the primary key and the index of inner ids: half the pages."""
+_SELECT = f"SELECT {_NAMES} FROM session "  # noqa: S608 - names of columns only
+_NEWEST = "ORDER BY updatedAt DESC, id DESC LIMIT "
+_COMPLETE = "SELECT 1 FROM meta WHERE name = 'complete'"
+_WINDOW = 500
+"""Rows read from logs before they are written together."""
+
+
+class SqliteCatalog(Catalog):
+    """The catalog of one user. `lease`: recovery asks it whether an "open" row is really open elsewhere.
+
+    `layout` says where `sessions.json` goes. The database is the caller's to close when `owned` is False.
+    """
+
+    def __init__(
+        self, database: Database, layout: Layout, *, user: str | None = None, lease: Lease | None = None, owned: bool = True
+    ) -> None:
+        self._database = database
+        self._user = user
+        self._lease = lease
+        self._owned = owned
+        self._index = SessionsJson(layout, user, self._newest)
+
+    async def put(self, row: Row, /) -> None:
+        """Raises StoreError. Cancelling gives up the answer, not the writing."""
+        self._index.changed(row)
+        await self._database.write(lambda db: _put(db, row))
+
+    async def get(self, session_id: str, /) -> Row | None:
+        rows = await self._rows("WHERE id = ?1", session_id)
+        return rows[0] if rows else None
+
+    async def find(self, prefix: str, /, limit: int = 2) -> list[Row]:
+        # No text has the byte FF, so that this is the end of all that starts with the prefix.
+        end = prefix.encode("utf-8", "surrogatepass") + b"\xff"
+        where = f"WHERE id >= ?1 AND id < CAST(?2 AS TEXT) {_NEWEST} ?3"
+        return await self._rows(where, prefix, end, limit)
+
+    async def page(
+        self, /, *, agent: str | None = None, cwd: str | None = None, after: After | None = None, limit: int = 100
+    ) -> list[Row]:
+        where, values = _page(agent, cwd, after)
+        return await self._rows(f"{where} {_NEWEST} {limit:d}", *values)
+
+    async def delete(self, session_id: str, /) -> None:
+        sql = "DELETE FROM session WHERE id = ?1 RETURNING agent"
+        for (agent,) in await self._database.write(lambda db: query(db, sql, session_id)):
+            self._index.removed(agent, session_id)
+
+    async def inner_ids(self, agent: str, /) -> set[str]:
+        sql = """SELECT "inner" FROM session WHERE agent = ?1 AND "inner" <> ''"""
+        return {inner for (inner,) in await self._database.read(lambda db: query(db, sql, agent))}
+
+    async def recover(self, journals: Journals, /) -> int:
+        """Rows of sessions that another process has open stay "open"; a row whose log is gone goes; one whose log
+        cannot be read stays as it is. A full scan that was interrupted starts again the next time.
+        """
+        complete = await self._database.read(lambda db: bool(query(db, _COMPLETE)))
+        if complete:
+            keys = [Key(row.agent, row.id, self._user) for row in await self._rows("WHERE state = 'open'")]
+            return await self._reread(journals, keys)
+        count = 0
+        window: list[Key] = []
+        async for key in journals.scan(self._user):
+            window.append(key)
+            if len(window) == _WINDOW:
+                count += await self._reread(journals, window)
+                window = []
+        count += await self._reread(journals, window)
+        await self._database.write(lambda db: query(db, "INSERT OR REPLACE INTO meta VALUES ('complete', '1')"))
+        return count
+
+    async def close(self) -> None:
+        await self._index.close()
+        if self._owned:
+            await self._database.close()
+
+    async def _rows(self, where: str, *values: object) -> list[Row]:
+        return await self._database.read(
+            lambda db: [_row(values, self._user) for values in query(db, _SELECT + where, *values)]
+        )
+
+    def _newest(self, agent: str | None) -> list[Row]:
+        """For the thread of `sessions.json`."""
+        where, values = _page(agent, None, None)
+        sql = f"{_SELECT}{where} {_NEWEST} {LIMIT}"
+        return self._database.read_from_thread(lambda db: [_row(values, self._user) for values in query(db, sql, *values)])
+
+    async def _reread(self, journals: Journals, keys: list[Key]) -> int:
+        rows: list[Row] = []
+        gone: list[Key] = []
+        for key in keys:
+            try:
+                rows.append(await self._from_log(journals, key))
+            except SessionNotFound:
+                gone.append(key)
+            except StoreError:  # a log that cannot be read: what the catalog knows of it stays
+                continue
+        for row in rows:
+            self._index.changed(row)
+        for key in gone:
+            self._index.removed(key.agent, key.session)
+        await self._database.write(lambda db: _put_newer(db, rows, [key.session for key in gone]))
+        return len(rows)
+
+    async def _from_log(self, journals: Journals, key: Key) -> Row:
+        holder = await self._lease.holder(key) if self._lease else None
+        header, fold = await journals.peek(key)
+        size = await asyncio.to_thread(_size, journals.log_path(key))
+        return row_of(key, header, fold, size, "clean" if holder is None else "open")
+
+
+def _page(agent: str | None, cwd: str | None, after: After | None) -> tuple[str, list[object]]:
+    """The WHERE of a listing. Filters come first in their index, so that a page is one range of it."""
+    where = "WHERE prompted"
+    values: list[object] = []
+    for column, value in (("cwd", cwd), ("agent", agent)):
+        if value is not None:
+            values.append(value)
+            # One index serves; the other filter is applied to what it finds.
+            where += f" AND {column if len(values) == 1 else '+' + column} = ?{len(values)}"
+    if after is not None:
+        at, identifier = len(values) + 1, len(values) + 2
+        values += after
+        where += f" AND (updatedAt, id) < (?{at}, ?{identifier})"
+    return where, values
+
+
+def _put(db: Connection, row: Row) -> None:
+    values = _values(row)
+    if execute(db, _UPDATE, *values).rowcount == 0:
+        execute(db, _PUT, *values)
+
+
+def _put_newer(db: Connection, rows: list[Row], gone: list[str]) -> None:
+    """Write what the logs said, unless another process has meanwhile written something newer."""
+    for row in rows:
+        known = query(db, "SELECT seq FROM session WHERE id = ?1", row.id)
+        if not known or known[0][0] <= row.seq:
+            _put(db, row)
+    for identifier in gone:
+        query(db, "DELETE FROM session WHERE id = ?1", identifier)
+
+
+def _values(row: Row) -> tuple[object, ...]:
+    return (
+        row.id, row.agent, row.cwd, row.title, row.createdAt, row.updatedAt, row.messages, row.prompted, row.seq, row.size,
+        row.leaf, row.inner, row.parent, json.dumps(row.dirs) if row.dirs else "", row.state,
+    )  # fmt: skip
+
+
+def _row(values: tuple[Any, ...], user: str | None) -> Row:
+    identifier, agent, cwd, title, created, updated, messages, prompted, seq, size, leaf, inner, parent, dirs, state = values
+    return Row(
+        id=identifier, agent=agent, user=user, cwd=cwd, title=title, createdAt=created, updatedAt=updated,
+        messages=messages, prompted=bool(prompted), seq=seq, size=size, leaf=leaf, inner=inner, parent=parent,
+        dirs=tuple(json.loads(dirs)) if dirs else (), state=state,
+    )  # fmt: skip
+
+
+def _size(path: str) -> int:
+    """Bytes of a log; 0 where the path is only a name."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

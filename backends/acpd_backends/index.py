@@ -1,0 +1,193 @@
+"""`sessions.json`: the sessions of one agent, for other tools. A cache that acpd writes and never needs.
+
+`{"version": 1, "sessions": {<id>: {"title", "summary", "cwd", "createdAt", "updatedAt", "messageCount", "leaf"}}}`.
+It is merged field by field under a flock, so that several processes and other programs may write it: fields and
+entries that acpd does not know stay. The newest 10,000 are kept; an entry without a time is never dropped. A file
+that is no such JSON is put aside and made anew from the catalog.
+
+The catalog says what changed; it is written in a thread at close and at most every 60 seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from acpd.errors import StoreError
+from acpd.storage.contract import Key, Row
+from acpd_backends.files import FILES, Files
+from acpd_backends.names import Layout
+
+NAME = "sessions.json"
+VERSION = 1
+LIMIT = 10_000
+"""Entries; the oldest by updatedAt go first."""
+
+INTERVAL = 60.0
+"""Seconds between two writings while there are changes."""
+
+Entries = dict[str, Any]
+
+
+def entry(row: Row) -> dict[str, Any]:
+    """The fields of a session that acpd writes."""
+    return {
+        "title": row.title,
+        "cwd": row.cwd,
+        "createdAt": row.createdAt,
+        "updatedAt": row.updatedAt,
+        "messageCount": row.messages,
+        "leaf": row.leaf,
+    }
+
+
+def parse(raw: bytes) -> dict[str, Any] | None:
+    """The document in this text; None if it is none of ours."""
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict) or not isinstance(document.get("sessions"), dict):
+        return None
+    return document if document.get("version", VERSION) == VERSION else None
+
+
+def merge(sessions: Entries, changes: dict[str, Row | None]) -> Entries:
+    """These entries with the changes in their fields; None removes an entry. The newest 10,000. Changes `sessions`."""
+    for identifier, row in changes.items():
+        if row is None:
+            sessions.pop(identifier, None)
+            continue
+        old = sessions.get(identifier)
+        sessions[identifier] = {"summary": "", **(old if isinstance(old, dict) else {}), **entry(row)}
+    if len(sessions) <= LIMIT:
+        return sessions
+    timed = sorted(((_time(value), identifier) for identifier, value in sessions.items() if _time(value)), reverse=True)
+    drop = {identifier for _, identifier in timed[max(0, LIMIT - (len(sessions) - len(timed))) :]}
+    return {identifier: value for identifier, value in sessions.items() if identifier not in drop}
+
+
+def _time(value: object) -> str:
+    found = value.get("updatedAt") if isinstance(value, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+class SessionsJson:
+    """The `sessions.json` files of one user. `rows(agent)` gives the newest 10,000 rows of an agent (None: of all)."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        user: str | None,
+        rows: Callable[[str | None], list[Row]],
+        *,
+        interval: float = INTERVAL,
+        files: Files = FILES,
+    ) -> None:
+        self._layout = layout
+        self._user = user
+        self._rows = rows
+        self._interval = interval
+        self._files = files
+        self._dirty: dict[str, dict[str, Row | None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self.problem: str = ""
+        """Why the newest writing failed; empty: it did not. What is behind is written with the next one."""
+
+    def changed(self, row: Row) -> None:
+        """This session is new or different. Plain, no I/O. One never prompted is nobody's business yet."""
+        if row.prompted:
+            self._mark(row.agent, row.id, row)
+
+    def removed(self, agent: str, session_id: str) -> None:
+        """This session is gone. Plain, no I/O."""
+        self._mark(agent, session_id, None)
+
+    def _mark(self, agent: str, session_id: str, row: Row | None) -> None:
+        group = agent if self._layout.per_agent else ""
+        self._dirty.setdefault(group, {})[session_id] = row
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._interval, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._start()
+
+    def _start(self) -> asyncio.Future[None] | None:
+        dirty, self._dirty = self._dirty, {}
+        if not dirty:
+            return None
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="sessions.json")
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._write_all, dirty)
+
+    async def write(self) -> None:
+        """Write what is behind. Never fails: `problem` says what did. Cancelling stops the waiting only."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        done = self._start()
+        if done is not None:
+            await asyncio.shield(done)
+
+    async def close(self) -> None:
+        """As `write`; the thread has ended then."""
+        await self.write()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            await asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
+
+    # The thread.
+
+    def _write_all(self, dirty: dict[str, dict[str, Row | None]]) -> None:
+        self.problem = ""
+        for group, changes in dirty.items():
+            try:
+                self._write(group, changes)
+            except (OSError, StoreError) as error:
+                self.problem = str(error)
+
+    def _write(self, group: str, changes: dict[str, Row | None]) -> None:
+        # Only for the folder: the session's own part of the key is not in it.
+        folder = self._layout.sessions(Key(group, "-", self._user))
+        if not folder.is_dir():
+            if not any(changes.values()):
+                return
+            self._layout.make(Key(group, "-", self._user), "sessions", sync=False, files=self._files)
+        with self._lock(folder):
+            document = self._read(folder / NAME)
+            if document is None:
+                document = {"version": VERSION, "sessions": {}}
+                known: dict[str, Row | None] = {row.id: row for row in self._rows(group if self._layout.per_agent else None)}
+                changes = {**known, **changes}
+            document["sessions"] = merge(document["sessions"], changes)
+            self._files.write_atomic(folder / NAME, json.dumps(document).encode(), sync=False)
+
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        """None if it has to be made anew; what was there is then beside it."""
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        document = parse(raw)
+        if document is None:
+            aside = path.with_name(f"{NAME}.unreadable-{hashlib.sha256(raw).hexdigest()[:12]}")
+            self._files.replace(path, aside)
+        return document
+
+    @contextmanager
+    def _lock(self, folder: Path) -> Iterator[None]:
+        fd = self._files.open_lock(folder / (NAME + ".lock"))
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            self._files.close(fd)

@@ -1,0 +1,388 @@
+"""SQLite without blocking the event loop: one file, one thread, one connection.
+
+Whoever wants something of the file hands a closure to the thread. A closure of `write` is one transaction; those
+that wait together share one commit, and where one of them fails they are run again one by one, so that it fails
+alone. Therefore a closure does nothing but SQL, and may run twice. Reads need no lock: WAL gives each a snapshot.
+
+Several processes share a file: a writer waits for the other's lock (`BEGIN IMMEDIATE`, 30 s), so that nothing is
+upgraded half-way and "database is locked" means that someone kept it that long. Opening, which may make the file,
+is guarded by a flock beside it.
+
+sqlite3 is imported in the thread (5 ms that no start has to wait for).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import functools
+import hashlib
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from enum import Enum
+from itertools import groupby
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from acpd.errors import StateUnreadable, StoreError
+from acpd_backends.files import FILES, Files, failed
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection, Cursor, Error
+
+T = TypeVar("T")
+
+VERSION = 1
+"""Of the tables, in `PRAGMA user_version`. A file with a greater one is refused."""
+
+BUSY_TIMEOUT = 30.0
+"""Seconds to wait for another process's transaction."""
+
+BATCH = 64
+"""Closures that share one commit at most."""
+
+CACHE = 16 * 1024
+"""KiB of pages in memory at most: the indexes of 100,000 sessions."""
+
+WAITING = 1024
+"""Closures that wait at most; whoever brings more waits on the event loop."""
+
+_PARAMETER = re.compile(r"\?(\d+)")
+_FULL, _CORRUPT, _NOT_A_DATABASE = 13, 11, 26
+_HINTS = {
+    5: "another process keeps the file locked; try again",
+    6: "another process keeps the file locked; try again",
+    8: "check the rights of the file and its folder",
+    14: "check the rights of the file and its folder",
+    _FULL: "disk full: free space and send again",
+}
+
+# Without ROWID the key is the id, and an index carries nothing else. Each listing has an index in its own order, only of
+# what is listed: without the one of an agent, a page of an agent that is rarely used takes 180 ms at 100,000 rows.
+_SCHEMA = """
+CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE session(
+  id TEXT PRIMARY KEY, agent TEXT NOT NULL, cwd TEXT NOT NULL, title TEXT NOT NULL, createdAt TEXT NOT NULL,
+  updatedAt TEXT NOT NULL, messages INTEGER NOT NULL, prompted INTEGER NOT NULL, seq INTEGER NOT NULL,
+  size INTEGER NOT NULL, leaf TEXT, "inner" TEXT NOT NULL, parent TEXT, dirs TEXT NOT NULL, state TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX by_time ON session(updatedAt, id) WHERE prompted;
+CREATE INDEX by_cwd ON session(cwd, updatedAt, id) WHERE prompted;
+CREATE INDEX by_agent ON session(agent, updatedAt, id) WHERE prompted;
+CREATE INDEX by_inner ON session(agent, "inner") WHERE "inner" <> '';
+CREATE INDEX still_open ON session(id) WHERE state = 'open';
+CREATE TABLE state(
+  agent TEXT NOT NULL, session TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY(agent, session, name)
+);
+CREATE TABLE state_unreadable(
+  agent TEXT NOT NULL, session TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL,
+  PRIMARY KEY(agent, session, name, value)
+);
+"""
+
+
+class Mode(Enum):
+    READ = "read"
+    WRITE = "write"
+    """Outlives a crash of the process; a crash of the machine may take the last ones (WAL, synchronous=NORMAL)."""
+    DURABLE = "durable"
+    """Outlives a crash of the machine (synchronous=FULL)."""
+
+
+class _Job(NamedTuple):
+    mode: Mode
+    work: Callable[[Connection], Any]
+    settle: Callable[[Any, BaseException | None], object]
+
+
+def execute(db: Connection, sql: str, *values: object) -> Cursor:
+    """One statement with numbered parameters (`?1`). Any Python text goes in.
+
+    Lone surrogates, which sqlite3 cannot bind, go as the three bytes that UTF-8 would have for them; `query` reads them.
+    """
+    try:
+        return db.execute(sql, values)
+    except UnicodeEncodeError:
+        texts = {i: value.encode("utf-8", "surrogatepass") for i, value in enumerate(values, 1) if isinstance(value, str)}
+        cast = _PARAMETER.sub(lambda m: f"CAST(?{m[1]} AS TEXT)" if int(m[1]) in texts else m[0], sql)
+        return db.execute(cast, [texts.get(i, value) for i, value in enumerate(values, 1)])
+
+
+def query(db: Connection, sql: str, *values: object) -> list[tuple[Any, ...]]:
+    """The rows of one statement, as `execute`; text comes out as it went in."""
+    try:
+        return execute(db, sql, *values).fetchall()
+    except db.OperationalError as error:
+        if "decode" not in str(error):
+            raise
+    factory, db.text_factory = db.text_factory, lambda raw: raw.decode("utf-8", "surrogatepass")
+    try:
+        return execute(db, sql, *values).fetchall()
+    finally:
+        db.text_factory = factory
+
+
+class Database:
+    """One SQLite file. It is opened, and made if absent, by the first call.
+
+    `rebuildable`: a file that cannot be read is moved aside and begun anew; else it stays, a copy is put aside, and
+    every call raises StateUnreadable.
+    """
+
+    def __init__(self, path: Path, *, sync: bool = True, rebuildable: bool = True, files: Files = FILES) -> None:
+        self.path = path
+        self._sync = sync
+        self._rebuildable = rebuildable
+        self._files = files
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()  # bounded by _room
+        self._room = asyncio.Semaphore(WAITING)
+        self._thread: threading.Thread | None = None
+        self._closed: Future[None] | None = None
+        self._synchronous = ""
+
+    async def read(self, work: Callable[[Connection], T], /) -> T:
+        """What `work` returns, outside a transaction. Sees every write that was asked for before. Raises StoreError."""
+        return await self._run(Mode.READ, work)
+
+    async def write(self, work: Callable[[Connection], T], /, *, durable: bool = False) -> T:
+        """What `work` returns, once it is committed. Raises StoreError; nothing of it is then in the file.
+
+        Cancelling gives up the answer, not the transaction.
+        """
+        return await self._run(Mode.DURABLE if durable and self._sync else Mode.WRITE, work)
+
+    def read_from_thread(self, work: Callable[[Connection], T], /) -> T:
+        """As `read`, for a thread of its own: blocks it."""
+        answer: Future[T] = Future()
+
+        def settle(result: T, error: BaseException | None) -> None:
+            if error is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(error)
+
+        self._submit(_Job(Mode.READ, work, settle))
+        return answer.result()
+
+    async def close(self) -> None:
+        """What was asked for is done, then the file is closed. Twice is no error. Cancelling stops the waiting only."""
+        if self._closed is None:
+            self._closed = Future()
+            if self._thread is None:
+                self._closed.set_result(None)
+            else:
+                self._jobs.put(None)
+        await asyncio.shield(asyncio.wrap_future(self._closed))
+
+    async def _run(self, mode: Mode, work: Callable[[Connection], T]) -> T:
+        async with self._room:
+            loop = asyncio.get_running_loop()
+            answer: asyncio.Future[T] = loop.create_future()
+            self._submit(_Job(mode, work, functools.partial(_hand_over, loop, answer)))
+            return await answer
+
+    def _submit(self, job: _Job) -> None:
+        if self._closed is not None:
+            raise StoreError("use", str(self.path), cause="it is closed")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name=f"sqlite:{self.path.name}", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+
+    # The thread.
+
+    def _serve(self) -> None:
+        db: Connection | None = None
+        last = False
+        while not last:
+            batch, last = self._next()
+            try:
+                db = db or (self._open() if batch else None)
+            except (StoreError, OSError) as error:
+                cause = error if isinstance(error, StoreError) else failed("open", str(self.path), error)
+                for job in batch:
+                    job.settle(None, cause)
+                continue
+            if db is not None:
+                self._do(db, batch)
+        self._end(db)
+
+    def _do(self, db: Connection, batch: list[_Job]) -> None:
+        for mode, jobs in groupby(batch, key=lambda job: job.mode):
+            if mode is not Mode.READ:
+                self._write(db, list(jobs), mode)
+                continue
+            for job in jobs:
+                self._read(db, job)
+
+    def _next(self) -> tuple[list[_Job], bool]:
+        """What waits, at most BATCH; and whether it is the last."""
+        batch: list[_Job] = []
+        while not batch or (len(batch) < BATCH and not self._jobs.empty()):
+            job = self._jobs.get()
+            if job is None:
+                return batch, True
+            batch.append(job)
+        return batch, False
+
+    def _end(self, db: Connection | None) -> None:
+        """Closing may write the WAL back; that it cannot is no loss, the next one to open will."""
+        try:
+            if db is not None:
+                with self._guard():
+                    db.close()
+        except (OSError, *_errors()):
+            pass
+        finally:
+            if self._closed is not None:
+                self._closed.set_result(None)
+
+    def _read(self, db: Connection, job: _Job) -> None:
+        try:
+            result = job.work(db)
+        except Exception as error:  # noqa: BLE001 - the caller's closure; the caller gets it
+            job.settle(None, self._named("read", error))
+        else:
+            job.settle(result, None)
+
+    def _write(self, db: Connection, jobs: list[_Job], mode: Mode) -> None:
+        try:
+            self._set_synchronous(db, "FULL" if mode is Mode.DURABLE else "NORMAL")
+            db.execute("BEGIN IMMEDIATE")
+        except _errors() as error:
+            for job in jobs:
+                job.settle(None, self._named("write", error))
+            return
+        try:
+            results = [job.work(db) for job in jobs]
+            db.execute("COMMIT")
+        except Exception as error:  # noqa: BLE001 - a caller's closure; that caller gets it
+            if db.in_transaction:  # a full disk has already rolled it back
+                db.execute("ROLLBACK")
+            if len(jobs) == 1:
+                jobs[0].settle(None, self._named("write", error))
+            else:
+                for job in jobs:
+                    self._write(db, [job], mode)
+            return
+        for job, result in zip(jobs, results, strict=True):
+            job.settle(result, None)
+
+    def _set_synchronous(self, db: Connection, level: str) -> None:
+        if level != self._synchronous:
+            db.execute(f"PRAGMA synchronous={level}")
+            self._synchronous = level
+
+    def _named(self, operation: str, error: BaseException) -> BaseException:
+        return store_error(operation, self.path, error) if isinstance(error, _errors()) else error
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        fd = self._files.open_lock(self.path.with_name(self.path.name + ".lock"))
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            self._files.close(fd)
+
+    def _open(self) -> Connection:
+        """Raises StoreError, OSError."""
+        self._files.make_folders(self.path.parent, sync=self._sync)
+        with self._guard():
+            try:
+                return self._connect()
+            except _errors() as error:
+                if _code(error) not in {_CORRUPT, _NOT_A_DATABASE}:
+                    raise store_error("open", self.path, error) from error
+            if not self._rebuildable:
+                raise self._kept()
+            self._move_aside()
+            try:
+                return self._connect()
+            except _errors() as error:
+                raise store_error("open", self.path, error) from error
+
+    def _connect(self) -> Connection:
+        import sqlite3
+
+        with suppress(FileExistsError):  # made here, so that it is 0600. Never opened again: closing would drop SQLite's locks
+            self._files.close(self._files.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT, isolation_level=None)
+        self._synchronous = ""
+        try:
+            self._prepare(db)
+        except (sqlite3.Error, StoreError):
+            db.close()
+            raise
+        return db
+
+    def _prepare(self, db: Connection) -> None:
+        """Settings and tables. Raises StoreError for a newer file, which stays as it is."""
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version > VERSION:
+            cause = f"its version {version} is newer than {VERSION}"
+            raise StoreError("open", str(self.path), cause=cause, hint="update acpd")
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute(f"PRAGMA cache_size=-{CACHE}")
+        if version < VERSION:  # synced, so that a file that is named is never half made
+            db.executescript(f"PRAGMA synchronous=FULL; BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
+        db.execute("SELECT id FROM session LIMIT 1").fetchone()
+
+    def _move_aside(self) -> None:
+        digest = _digest(self.path)
+        for suffix in ("-wal", "-shm", ""):
+            source = self.path.with_name(self.path.name + suffix)
+            with suppress(FileNotFoundError):
+                self._files.replace(source, self.path.with_name(f"{self.path.name}.unreadable-{digest}{suffix}"))
+
+    def _kept(self) -> StateUnreadable:
+        copy = self.path.with_name(f"{self.path.name}.unreadable-{_digest(self.path)}")
+        if not copy.exists():
+            self._files.write_atomic(copy, self.path.read_bytes(), sync=True)
+        hint = f"a copy is {copy.name}; put a backup in its place, or move it away and begin anew"
+        return StateUnreadable("read", str(self.path), cause="it is no SQLite database or is damaged", hint=hint)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+
+
+def _hand_over(
+    loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], result: object, error: BaseException | None
+) -> None:
+    with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+        loop.call_soon_threadsafe(_settle, answer, result, error)
+
+
+def _settle(answer: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)
+
+
+def _errors() -> tuple[type[Error], ...]:
+    import sqlite3
+
+    return (sqlite3.Error,)
+
+
+def _code(error: BaseException) -> int:
+    """SQLite's primary result code; 0 for an error of the module itself."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def store_error(operation: str, path: Path, error: BaseException) -> StoreError:
+    code = _code(error)
+    hint = _HINTS.get(code, "")
+    if code in {_CORRUPT, _NOT_A_DATABASE}:
+        hint = "stop acpd and start it again; if that does not help, restore the file from a backup"
+    return StoreError(operation, str(path), cause=str(error), hint=hint, retryable=code in {5, 6, 10, _FULL})
