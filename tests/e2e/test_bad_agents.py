@@ -33,7 +33,7 @@ class Stage:
         self.client: Client | None = None
 
     def start(self, agent: str, **env: str) -> Client:
-        """acpd around `agent`, the witness loaded and asked once."""
+        """An acpd around `agent`, initialized."""
         self.client = Client(commands.wrapping(agent), self.home, mark=self.mark, env=env)
         self.client.initialize()
         return self.client
@@ -74,7 +74,9 @@ def outcome(client: Client, ident: Any, within: float = 20.0) -> Json:
     return client.answer(ident, within=within).message
 
 
-@pytest.mark.parametrize("agent", ["good_agent", "minimal_agent", "junk_before_init", "ansi_prefix", "wrong_ids", "unknown_session"])
+@pytest.mark.parametrize(
+    "agent", ["good_agent", "minimal_agent", "junk_before_init", "ansi_prefix", "wrong_ids", "unknown_session"]
+)
 def test_a_session_beside_another_of_the_same_agent_works(agent: str, stage: Stage) -> None:
     """Noise, foreign ids and updates for strangers harm neither the session, nor its neighbour, nor the witness."""
     client = stage.start(agent)
@@ -134,7 +136,7 @@ def test_an_agent_that_dies_in_a_turn_ends_the_turn_within_a_second(stage: Stage
     session = client.new(stage.tmp)
     for turn in range(2):
         ident = client.start_prompt(session, f"turn {turn}")
-        client.wait("both chunks", lambda: client.text(session).count("two ") > turn)
+        client.wait("both chunks", lambda wanted=turn + 1: client.text(session).count("two ") >= wanted)
         died = time.monotonic()
         error = outcome(client, ident)["error"]
         assert time.monotonic() - died < 1.0
@@ -147,7 +149,11 @@ def test_an_agent_that_dies_in_a_turn_ends_the_turn_within_a_second(stage: Stage
     assert all(end and "out of luck" in str(end["error"]) for end in ends), ends
     again = stage.start("dies_mid_prompt")
     again.load(session, stage.tmp)
-    assert "one two one two " == "".join(line.update["content"]["text"] for line in again.updates("agent_message_chunk", session) if line.seq and line.update["content"]["text"] in {"one ", "two ", "one two "})
+    assert "one two one two " == "".join(
+        line.update["content"]["text"]
+        for line in again.updates("agent_message_chunk", session)
+        if line.seq and line.update["content"]["text"] in {"one ", "two ", "one two "}
+    )
     stage.finish()
 
 
@@ -197,13 +203,17 @@ def test_a_deaf_agent_is_stopped_after_the_cancel_timeout(stage: Stage) -> None:
         assert {"stopReason": "cancelled"} == answer.message["result"]
         assert answer.at - asked < 4.0
         stage.ask_witness(f"after {turn}")
-        late = [line.raw for line in client.lines[answer.number :] if line.session == session and line.kind == "agent_message_chunk" and line.update["content"]["text"].startswith("c")]
+        late = [
+            line.raw
+            for line in client.lines[answer.number :]
+            if line.session == session and line.kind == "agent_message_chunk" and line.update["content"]["text"].startswith("c")
+        ]
         assert [] == late
     stage.finish()
 
 
 def test_an_agent_that_never_initializes_is_given_up(stage: Stage) -> None:
-    """initialize is answered all the same, session/new says clearly that the agent did not start, the process is ended."""
+    """Even so initialize is answered, session/new says clearly that the agent did not start, the process is ended."""
     started = time.monotonic()
     client = stage.start("never_init", ACPD_AGENTS_START_TIMEOUT="2")
     assert time.monotonic() - started < 6

@@ -87,7 +87,7 @@ class Chain:
         store.check(log)
         assert self.before.lines == log.lines[: len(self.before.lines)], "the log before the crash was changed"
         frames = [line for line in client.updates(session=self.session) if line.seq is not None]
-        store.check_received(log, [(line.seq or 0, line.raw) for line in frames])
+        store.check_received(log, [(line.seq, line.raw) for line in frames if line.seq is not None])
         assert_same_view(view_of_log(log), fold(line.params for line in frames))
         assert_turns_settled(log)
         if open_turn(self.before):
@@ -98,9 +98,9 @@ class Chain:
 def check_shown(log: store.Log, lines: list[Line], *, after: int) -> None:
     """Every update that was shown is in the log, byte for byte; live ones come in its order and without a gap."""
     seen = [(line.seq, line.raw) for line in lines if line.kind and line.seq is not None]
-    store.check_received(log, [(seq or 0, raw) for seq, raw in seen])
-    live = [seq for seq, _ in seen if seq is not None and seq > after]
-    stored = [e["seq"] for e in log.of("update") if e["seq"] > after and live and e["seq"] <= max(live)]
+    store.check_received(log, seen)
+    live = [seq for seq, _ in seen if seq > after]
+    stored = [entry["seq"] for entry in log.of("update") if after < entry["seq"] <= max(live, default=0)]
     live_updates = [seq for seq in live if log.entries[seq - 1]["type"] == "update"]
     assert stored == live_updates
 
@@ -193,7 +193,7 @@ def told_interrupted(updates: list[Line]) -> bool:
 
 @pytest.mark.parametrize(("backend", "seed"), chains())
 def test_nothing_that_was_seen_is_lost(backend: str, seed: int, tmp_path: Path) -> None:
-    """After every kill -9 while an agent streams: all that was seen is stored, all that is stored comes again, nothing is re-run."""
+    """After any kill -9: all that was seen is stored, all that is stored comes again, nothing is re-run."""
     rng = random.Random(f"{backend}-{seed}")
     chain = Chain(tmp_path, backend)
     try:
@@ -220,7 +220,9 @@ def kill_somewhere(client: Client, rng: random.Random, start: int) -> None:
     """After so many updates, or after so much time: from "the prompt has just been sent" to "the turn is over"."""
     if rng.random() < 0.5:
         wanted = rng.randint(0, COUNT)
-        client.wait("updates or the end of the turn", lambda: len(client.lines) - start >= wanted or client.answers(client.sent[-1].id))
+        client.wait(
+            "updates or the end of the turn", lambda: len(client.lines) - start >= wanted or client.answers(client.sent[-1].id)
+        )
     else:
         client.wait_end(rng.uniform(0, 2 * COUNT * PAUSE / 1e6))
     client.kill()
@@ -254,7 +256,7 @@ def test_killed_while_it_replays(seed: int, tmp_path: Path) -> None:
 
 
 def test_a_pending_permission_is_cancelled_by_the_crash(tmp_path: Path) -> None:
-    """kill -9 with a question open: the turn is interrupted, the ask is answered `cancelled`, nobody is asked again."""
+    """After kill -9 with a question open: the turn is interrupted, the ask is answered `cancelled`, nobody is asked again."""
     home, mark = tmp_path / "home", proc.new_mark()
     client = Client(commands.wrapping("good_agent"), home, mark=mark, policy=None)
     client.initialize()
@@ -305,7 +307,7 @@ def test_an_agent_left_over_by_a_killed_acpd_is_ended_at_the_next_start(tmp_path
 
 @pytest.mark.parametrize("seed", range(4))
 def test_killed_while_it_starts(seed: int, tmp_path: Path) -> None:
-    """kill -9 anywhere between the start and the answer to session/new leaves a store that works."""
+    """A kill -9 anywhere between the start and the answer to session/new leaves a store that works."""
     rng = random.Random(seed)
     home, mark = tmp_path / "home", proc.new_mark()
     made: list[str] = []

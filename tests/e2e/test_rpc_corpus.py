@@ -17,7 +17,9 @@ from tests.support.paths import SHARED
 from tests.support.wire import checks
 
 # The player leaves closing the file of its case to the garbage collector.
-pytestmark = pytest.mark.filterwarnings(r"ignore:Exception ignored in. <_io.FileIO name=.*\.ndjson:pytest.PytestUnraisableExceptionWarning")
+pytestmark = pytest.mark.filterwarnings(
+    r"ignore:Exception ignored in. <_io.FileIO name=.*\.ndjson:pytest.PytestUnraisableExceptionWarning"
+)
 
 RPC = SHARED / "corpus" / "rpc"
 CASES = sorted(path.stem for path in RPC.glob("*.ndjson"))
@@ -172,12 +174,12 @@ def assert_nowhere(secret: str, folder: Path) -> None:
     assert [] == told, f"{secret} stands in {told}"
 
 
-@pytest.mark.parametrize("kept", [pytest.param(False, id="forgetful"), pytest.param(True, id="stateful", marks=pytest.mark.e2e)])
+@pytest.mark.parametrize(
+    "kept", [pytest.param(False, id="forgetful"), pytest.param(True, id="stateful", marks=pytest.mark.e2e)]
+)
 @pytest.mark.parametrize("backend", commands.backends())
 @pytest.mark.parametrize("case", CASES)
-def test_case_with_the_good_agent(
-    case: str, backend: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_case_with_the_good_agent(case: str, backend: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every case holds, whether or not the agent behind acpd remembers its sessions over a restart."""
     monkeypatch.setenv("ACPD_STORAGE_BACKEND", backend)
     if kept:

@@ -269,7 +269,7 @@ class Client:
     # Ending
 
     def kill(self) -> None:
-        """kill -9 of the process itself, not of its group; afterwards every line it wrote has been read."""
+        """Kill -9 the process itself, not its group; afterwards every line it wrote has been read."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(WAIT)
         self._reader.join(WAIT)

@@ -21,7 +21,7 @@ def acpd(*arguments: str) -> list[str]:
 
 
 def wrapping(agent: str | Path, *flags: str) -> list[str]:
-    """acpd around an agent: a file, or the name of one in the corpus."""
+    """An acpd around an agent: a file, or the name of one in the corpus."""
     path = AGENTS / f"{agent}.py" if isinstance(agent, str) else agent
     return acpd("run", *flags, "--", sys.executable, str(path))
 

@@ -153,7 +153,7 @@ def _check_turns(one: Log, exchanges: Sequence[Exchange]) -> None:
         if exchange.method != "session/prompt" or _refused(exchange.answer):
             continue
         wanted = _texts(exchange.params["prompt"])
-        reason = (exchange.answer.get("result") or {}).get("stopReason", "")
+        reason: Any = (exchange.answer.get("result") or {}).get("stopReason", "")
         turn = next((turn for turn in recorded if _texts(turn.prompt["prompt"]) == wanted), None)
         if turn is None and reason == "cancelled" and wanted in queued:
             continue  # cancelled while it waited: it never became a turn

@@ -18,6 +18,12 @@ from typing import Any
 
 Json = dict[str, Any]
 
+ODD = (
+    '{ "content":{"text":"\\u00e9 \\ud83d\\ude00","type":"text","_meta":{"n":1.0,"e":1.50e2,"big":12345678901234567890}} ,'
+    ' "sessionUpdate" :"agent_message_chunk"}'
+)
+"""Spelled as no encoder of ours would: it must come through byte for byte."""
+
 
 def updates(seed: int, count: int) -> Iterator[str]:
     """The updates of one turn as JSON text: odd spellings included, because those must survive as they are."""
@@ -38,7 +44,7 @@ def updates(seed: int, count: int) -> Iterator[str]:
             entries = [{"content": f"step {k}", "priority": "high", "status": "pending"} for k in range(rng.randint(1, 4))]
             yield json.dumps({"sessionUpdate": "plan", "entries": entries})
         elif kind == "odd":
-            yield '{ "content":{"text":"\\u00e9 \\ud83d\\ude00 1.50e2","type":"text","_meta":{"n":1.0,"big":12345678901234567890}} , "sessionUpdate" :"agent_message_chunk"}'
+            yield ODD
         else:
             yield _chunk("agent_message_chunk", "\u2028 \u4e2d\u6587 \x00")
 
@@ -105,11 +111,16 @@ class Agent:
             pause = int(words[3]) / 1e6 if len(words) > 3 else 0
             for update in updates(int(words[1]), int(words[2])):
                 self.trace("update " + update)
-                self.write('{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":%s,"update":%s}}' % (json.dumps(params["sessionId"]), update))
+                self._update(params["sessionId"], update)
                 time.sleep(pause)
         else:
-            self.write('{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":%s,"update":%s}}' % (json.dumps(params["sessionId"]), _chunk("agent_message_chunk", text)))
+            self._update(params["sessionId"], _chunk("agent_message_chunk", text))
         self.write(json.dumps({"jsonrpc": "2.0", "id": ident, "result": {"stopReason": "end_turn"}}))
+
+    def _update(self, session: str, update: str) -> None:
+        self.write(
+            f'{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{json.dumps(session)},"update":{update}}}}}'
+        )
 
 
 def main() -> None:
