@@ -1,0 +1,160 @@
+"""Content blocks and what else several ACP messages share, as shapes (ACP v1 schema: ContentBlock, ToolCallContent, ...).
+
+Optional members are nullable exactly where the schema allows null. Nothing here is read but what acpd acts upon; what is
+heavy or free of form stays Raw.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+MAX_UINT64 = 2**64 - 1
+
+Uint64 = Annotated[int, Meta(ge=0)]
+"""msgspec has no upper bound of 64 bits; Structs check it in `__post_init__`."""
+
+
+class Anything(Struct, gc=False):
+    """An object whose members are not looked at."""
+
+
+class Open(Struct, gc=False, rename={"meta": "_meta"}, kw_only=True):
+    """A type of the schema: it has `_meta`, and members that nobody knows are kept."""
+
+    meta: Anything | None | UnsetType = UNSET
+
+
+class Annotations(Open, gc=False):
+    audience: list[Literal["assistant", "user"]] | None | UnsetType = UNSET
+    lastModified: str | None | UnsetType = UNSET
+    priority: float | None | UnsetType = UNSET
+
+
+class Block(Open, gc=False, kw_only=True):
+    """Any content block."""
+
+    annotations: Annotations | None | UnsetType = UNSET
+
+
+class Text(Block, gc=False, kw_only=True, tag_field="type", tag="text"):
+    text: str
+
+
+class Image(Block, gc=False, kw_only=True, tag_field="type", tag="image"):
+    data: str
+    mimeType: str
+    uri: str | None | UnsetType = UNSET
+
+
+class Audio(Block, gc=False, kw_only=True, tag_field="type", tag="audio"):
+    data: str
+    mimeType: str
+
+
+class ResourceLink(Block, gc=False, kw_only=True, tag_field="type", tag="resource_link"):
+    name: str
+    uri: str
+    title: str | None | UnsetType = UNSET
+    description: str | None | UnsetType = UNSET
+    mimeType: str | None | UnsetType = UNSET
+    size: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None | UnsetType = UNSET
+
+
+class Contents(Open, gc=False, kw_only=True):
+    """TextResourceContents or BlobResourceContents."""
+
+    uri: str
+    text: str | UnsetType = UNSET
+    blob: str | UnsetType = UNSET
+    mimeType: str | None | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if self.text is UNSET and self.blob is UNSET:
+            raise ValueError("Object missing required field `text` or `blob`")
+
+
+class Resource(Block, gc=False, kw_only=True, tag_field="type", tag="resource"):
+    resource: Contents
+
+
+ContentBlock = Text | Image | Audio | ResourceLink | Resource
+
+
+class Content(Open, gc=False, kw_only=True, tag_field="type", tag="content"):
+    content: ContentBlock
+
+
+class Diff(Open, gc=False, kw_only=True, tag_field="type", tag="diff"):
+    path: str
+    newText: str
+    oldText: str | None | UnsetType = UNSET
+
+
+class Terminal(Open, gc=False, kw_only=True, tag_field="type", tag="terminal"):
+    terminalId: str
+
+
+ToolCallContent = Content | Diff | Terminal
+
+
+class Location(Open, gc=False, kw_only=True):
+    path: str
+    line: Annotated[int, Meta(ge=0, le=2**32 - 1)] | None | UnsetType = UNSET
+
+
+ToolKind = Literal["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"]
+ToolStatus = Literal["pending", "in_progress", "completed", "failed"]
+
+
+class PlanEntry(Open, gc=False, kw_only=True):
+    content: str
+    priority: Literal["high", "medium", "low"]
+    status: Literal["pending", "in_progress", "completed"]
+
+
+class CommandInput(Open, gc=False, kw_only=True):
+    hint: str
+
+
+class Command(Open, gc=False, kw_only=True):
+    name: str
+    description: str
+    input: CommandInput | None | UnsetType = UNSET
+
+
+class Cost(Open, gc=False, kw_only=True):
+    amount: float
+    currency: str
+
+
+class Usage(Open, gc=False, kw_only=True):
+    totalTokens: Uint64
+    inputTokens: Uint64
+    outputTokens: Uint64
+    thoughtTokens: Uint64 | None | UnsetType = UNSET
+    cachedReadTokens: Uint64 | None | UnsetType = UNSET
+    cachedWriteTokens: Uint64 | None | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        counts = (self.thoughtTokens, self.cachedReadTokens, self.cachedWriteTokens)
+        within_uint64(self.totalTokens, self.inputTokens, self.outputTokens, *(n for n in counts if isinstance(n, int)))
+
+
+class Failure(Struct, gc=False, kw_only=True):
+    """A JSON-RPC error object."""
+
+    code: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+    message: str
+    data: Raw | UnsetType = UNSET
+
+
+def within_uint64(*numbers: int) -> None:
+    """Raises ValueError if one does not fit into 64 bits, as readers in Rust have it."""
+    if max(numbers) > MAX_UINT64:
+        raise ValueError("Expected `int` of 64 bits")
+
+
+decode_blocks = msgspec.json.Decoder(list[ContentBlock]).decode

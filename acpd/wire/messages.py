@@ -1,0 +1,391 @@
+"""The params of the requests and notifications that acpd acts upon, validated (ACP v1 schema, session-setup, prompt-turn).
+
+Each `parse_*` takes the raw params, or UNSET where there are none, and raises RequestError(INVALID_PARAMS) whose message
+names the member at fault and never its value: env and headers hold secrets. Optional members that are malformed count as
+absent (`x-deserialize-default-on-error`), arrays that are null as empty (`x-deserialize-default-on-null`); items of a
+request's arrays are never dropped. What is passed on to an agent stays Raw, byte for byte unless it had to be mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from acpd.errors import INVALID_PARAMS, RequestError
+from acpd.wire import mend, splice
+from acpd.wire.blocks import Anything, ContentBlock, Open, decode_blocks
+from acpd.wire.envelope import valid_id
+from acpd.wire.titles import first_line_title as first_line_title
+
+AnyRequest = TypeVar("AnyRequest", bound="Request")
+Session = TypeVar("Session", bound="NewSession")
+Params = Raw | UnsetType
+EMPTY = Raw(b"[]")
+
+
+class Request(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
+    """Any params; `_meta` as written."""
+
+    meta: Raw | UnsetType = UNSET
+
+
+class ForSession(Request, gc=False, kw_only=True):
+    """session/close, session/delete, session/cancel."""
+
+    sessionId: str
+
+
+class Initialize(Request, gc=False, kw_only=True):
+    """`clientCapabilities` and `clientInfo` are valid where they are given."""
+
+    protocolVersion: Annotated[int, Meta(ge=0, le=65535)]
+    clientCapabilities: Raw | UnsetType = UNSET
+    clientInfo: Raw | UnsetType = UNSET
+
+
+class NewSession(Request, gc=False, kw_only=True):
+    """session/new. `mcpServers` is a JSON array of valid entries; `directories` the additional ones, all absolute."""
+
+    cwd: str
+    mcpServers: Raw = EMPTY
+    additionalDirectories: tuple[str, ...] | None = ()
+    systemPrompt: Raw | UnsetType = UNSET
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        return self.additionalDirectories or ()
+
+
+class OldSession(NewSession, gc=False, kw_only=True):
+    """session/load, resume, fork."""
+
+    sessionId: str
+
+
+class ListSessions(Request, gc=False, kw_only=True):
+    cwd: str | None = None
+    cursor: str | None = None
+
+
+class Prompt(ForSession, gc=False, kw_only=True):
+    """`prompt` is a JSON array of at least one valid content block."""
+
+    prompt: Raw
+
+
+class SetMode(ForSession, gc=False, kw_only=True):
+    modeId: str
+
+
+class SetConfigOption(ForSession, gc=False, kw_only=True):
+    """`value` is a bool only if `type` said so."""
+
+    configId: str
+    value: str | bool
+    type: Raw | UnsetType = UNSET
+
+
+class CancelRequest(Request, gc=False, kw_only=True):
+    requestId: Raw
+
+
+class Authenticate(Request, gc=False, kw_only=True):
+    methodId: str
+
+
+class _Pair(Struct, gc=False):
+    name: str
+    value: str
+
+
+class _Stdio(Struct, gc=False):
+    name: Annotated[str, Meta(min_length=1)]
+    command: Annotated[str, Meta(min_length=1)]
+    args: list[str] | None
+    env: list[_Pair] | None
+
+
+class _Remote(Struct, gc=False):
+    name: Annotated[str, Meta(min_length=1)]
+    url: str
+    headers: list[_Pair] | None
+
+
+class _Acp(Struct, gc=False):
+    name: Annotated[str, Meta(min_length=1)]
+    serverId: str
+
+
+class _Transport(Struct, gc=False):
+    type: str | None = None
+
+
+class _Files(Open, gc=False, kw_only=True):
+    readTextFile: bool | UnsetType = UNSET
+    writeTextFile: bool | UnsetType = UNSET
+
+
+class _Boolean(Open, gc=False, kw_only=True):
+    boolean: Open | None | UnsetType = UNSET
+
+
+class _SessionCapabilities(Open, gc=False, kw_only=True):
+    compaction: Anything | None | UnsetType = UNSET
+    configOptions: _Boolean | None | UnsetType = UNSET
+    notices: Anything | None | UnsetType = UNSET
+
+
+class _Auth(Open, gc=False, kw_only=True):
+    terminal: bool | UnsetType = UNSET
+
+
+class _Elicitation(Open, gc=False, kw_only=True):
+    form: Open | None | UnsetType = UNSET
+    url: Open | None | UnsetType = UNSET
+
+
+class _ClientCapabilities(Open, gc=False, kw_only=True):
+    fs: _Files | UnsetType = UNSET
+    terminal: bool | UnsetType = UNSET
+    session: _SessionCapabilities | None | UnsetType = UNSET
+    subagents: Open | None | UnsetType = UNSET
+    plan: Open | None | UnsetType = UNSET
+    auth: _Auth | UnsetType = UNSET
+    elicitation: _Elicitation | None | UnsetType = UNSET
+
+
+class _Implementation(Open, gc=False, kw_only=True):
+    name: str
+    version: str
+    title: str | None | UnsetType = UNSET
+
+
+_SERVERS: dict[str, type[Struct]] = {"stdio": _Stdio, "http": _Remote, "sse": _Remote, "acp": _Acp}
+_decode_items = msgspec.json.Decoder(list[Raw]).decode
+_decode_transport = msgspec.json.Decoder(_Transport).decode
+_decode_transports = msgspec.json.Decoder(list[_Transport]).decode
+_decode_server: dict[str, Callable[[Raw], Any]] = {kind: msgspec.json.Decoder(shape).decode for kind, shape in _SERVERS.items()}
+_decode_prompt = msgspec.json.Decoder(Prompt).decode
+_decode_new = msgspec.json.Decoder(NewSession).decode
+_decode_old = msgspec.json.Decoder(OldSession).decode
+_decode_for_session = msgspec.json.Decoder(ForSession).decode
+_decode_list = msgspec.json.Decoder(ListSessions).decode
+_decode_mode = msgspec.json.Decoder(SetMode).decode
+_decode_option = msgspec.json.Decoder(SetConfigOption).decode
+_decode_cancel = msgspec.json.Decoder(CancelRequest).decode
+_decode_initialize = msgspec.json.Decoder(Initialize).decode
+_decode_authenticate = msgspec.json.Decoder(Authenticate).decode
+_decode_request = msgspec.json.Decoder(Request).decode
+
+
+def parse_initialize(params: Params) -> Initialize:
+    """protocolVersion is an integer 0..65535 (bool and text are not); what is malformed besides counts as absent."""
+    request = _parsed(_decode_initialize, params)
+    request.clientCapabilities = _mended(_ClientCapabilities, request.clientCapabilities)
+    request.clientInfo = _mended(_Implementation, request.clientInfo)
+    return request
+
+
+def parse_new(params: Params) -> NewSession:
+    """session/new: cwd and mcpServers are required."""
+    return _checked(_parsed(_decode_new, params), required=True)
+
+
+def parse_load(params: Params) -> OldSession:
+    """session/load: sessionId, cwd and mcpServers are required."""
+    return _checked(_parsed(_decode_old, params), required=True)
+
+
+def parse_resume(params: Params) -> OldSession:
+    """session/resume: sessionId and cwd are required."""
+    return _checked(_parsed(_decode_old, params), required=False)
+
+
+def parse_fork(params: Params) -> OldSession:
+    """session/fork: sessionId and cwd are required; what is omitted is not taken over from the source (S7)."""
+    return _checked(_parsed(_decode_old, params), required=False)
+
+
+def parse_list(params: Params) -> ListSessions:
+    """session/list: all members are optional, and so are the params. A cwd must be absolute."""
+    request = _parsed(_decode_list, params)
+    if request.cwd is not None:
+        _absolute(request.cwd, "params.cwd")
+    return request
+
+
+def parse_close(params: Params) -> ForSession:
+    return _parsed(_decode_for_session, params)
+
+
+def parse_delete(params: Params) -> ForSession:
+    return _parsed(_decode_for_session, params)
+
+
+def parse_cancel(params: Params) -> ForSession:
+    return _parsed(_decode_for_session, params)
+
+
+def parse_prompt(params: Params) -> Prompt:
+    """session/prompt: at least one block, each of a known type with what that type requires."""
+    request = _parsed(_decode_prompt, params)
+    try:
+        if decode_blocks(request.prompt):
+            return request
+    except mend.FAULTS:
+        request.prompt = _mended_blocks(bytes(request.prompt))
+        return request
+    raise _invalid("params.prompt must not be empty")
+
+
+def parse_set_mode(params: Params) -> SetMode:
+    return _parsed(_decode_mode, params)
+
+
+def parse_set_config_option(params: Params) -> SetConfigOption:
+    """session/set_config_option: value is text, or a bool where type is "boolean"."""
+    request = _parsed(_decode_option, params)
+    if isinstance(request.value, bool) and (request.type is UNSET or not mend.fits(Literal["boolean"], bytes(request.type))):
+        raise _invalid('params.value may be a bool only with params.type "boolean"')
+    return request
+
+
+def parse_cancel_request(params: Params) -> CancelRequest:
+    """$/cancel_request: requestId as written, which is a string, an integer or null."""
+    request = _parsed(_decode_cancel, params)
+    if not valid_id(bytes(request.requestId)):
+        raise _invalid("params.requestId must be a string, an integer or null")
+    return request
+
+
+def parse_authenticate(params: Params) -> Authenticate:
+    return _parsed(_decode_authenticate, params)
+
+
+def parse_logout(params: Params) -> Request:
+    """logout: the params may be absent."""
+    return _parsed(_decode_request, params)
+
+
+def transports(request: NewSession) -> set[str]:
+    """The transports that this request's MCP servers need: of "stdio", "http", "sse", "acp"."""
+    return {server.type or "stdio" for server in _decode_transports(request.mcpServers)}
+
+
+def _parsed(decode: Callable[[Raw | bytes], AnyRequest], params: Params) -> AnyRequest:
+    try:
+        request = decode(b"{}" if isinstance(params, UnsetType) else params)
+    except mend.FAULTS as error:
+        raise _invalid(_reason(error, "params")) from None
+    if request.meta is not UNSET:
+        request.meta = _mended(Anything, request.meta)
+    return request
+
+
+def _reason(error: Exception, place: str) -> str:
+    """What msgspec says, with the member's place, without a value."""
+    if isinstance(error, RecursionError):
+        return f"{place} is nested too deeply"
+    reason, _, path = str(error).partition(" - at `$")
+    if reason.startswith("Invalid"):  # what follows is the value
+        reason = "not a known value"
+    return f"{place}{path.rstrip('`')}: {reason}"
+
+
+def _invalid(message: str) -> RequestError:
+    return RequestError(INVALID_PARAMS, message)
+
+
+def _mended(shape: type[Struct], raw: Raw | UnsetType) -> Raw | UnsetType:
+    """An optional member, mended; absent if there is no repair."""
+    if isinstance(raw, UnsetType):
+        return raw
+    mended = mend.mend(shape, bytes(raw), [])
+    return UNSET if mended is None else Raw(mended)
+
+
+def _mended_blocks(prompt: bytes) -> Raw:
+    try:
+        spans = splice.items(prompt)
+    except mend.FAULTS as error:
+        raise _invalid(_reason(error, "params.prompt")) from None
+    edits: list[splice.Edit] = []
+    for index, (start, end) in enumerate(spans):
+        block = prompt[start:end]
+        mended = mend.mend(ContentBlock, block, [])
+        if mended is None:
+            raise _invalid(mend.blame(ContentBlock, block, f"params.prompt[{index}]"))
+        edits.append((start, end, mended))
+    return Raw(splice.apply(prompt, edits))
+
+
+def _checked(request: Session, *, required: bool) -> Session:
+    _absolute(request.cwd, "params.cwd")
+    for index, path in enumerate(request.directories):
+        _absolute(path, f"params.additionalDirectories[{index}]")
+    if request.mcpServers is EMPTY:
+        if required:
+            raise _invalid("params.mcpServers is missing")
+    else:
+        request.mcpServers = _checked_servers(bytes(request.mcpServers))
+    return request
+
+
+def _absolute(path: str, place: str) -> None:
+    """ACP v1 session-setup: paths are absolute. The kernel takes no NUL, and nothing that has no UTF-8."""
+    if not path.startswith("/"):
+        raise _invalid(f"{place} must be an absolute path")
+    if "\0" in path:
+        raise _invalid(f"{place} must not contain NUL")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise _invalid(f"{place} must be valid Unicode") from None
+
+
+def _checked_servers(servers: bytes) -> Raw:
+    if servers == b"null":
+        return EMPTY
+    try:
+        spans = splice.items(servers)
+    except mend.FAULTS as error:
+        raise _invalid(_reason(error, "params.mcpServers")) from None
+    edits: list[splice.Edit] = []
+    for index, (start, end) in enumerate(spans):
+        entry = servers[start:end]
+        mended = _checked_server(entry, f"params.mcpServers[{index}]")
+        if mended is not entry:
+            edits.append((start, end, mended))
+    return Raw(splice.apply(servers, edits) if edits else servers)
+
+
+def _checked_server(entry: bytes, place: str) -> bytes:
+    """Raises RequestError that names the member and no value. An array that is null becomes `[]`."""
+    try:
+        kind = _decode_transport(entry).type or "stdio"
+        decode = _decode_server.get(kind)
+        if decode is None:
+            raise _invalid(f"{place}.type is not a known transport")
+        server = decode(Raw(entry))
+    except mend.FAULTS as error:
+        raise _invalid(_reason(error, place)) from None
+    if isinstance(server, _Remote):
+        _web_url(server.url, f"{place}.url")
+    for name in ("args", "env", "headers"):
+        if getattr(server, name, ()) is None:
+            entry = splice.replace(entry, name, b"[]")
+    return entry
+
+
+def _web_url(url: str, place: str) -> None:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or any(c <= " " or c == "\x7f" for c in url):
+        raise _invalid(f"{place} must be an http or https URL with a host")
