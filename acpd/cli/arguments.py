@@ -1,0 +1,99 @@
+"""The command line as argparse has it. Imported only when there is something to parse (8 ms)."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NoReturn
+
+from acpd.config import Flags
+from acpd.errors import ConfigError
+
+EPILOG = """\
+With stdin a pipe, acpd is an ACP agent for the editor that started it; on a terminal it shows this text.
+
+Exit codes: 0 done; 1 it failed (no such session, unreadable store, agent not found); 2 the command line or the
+configuration is wrong. An error is one line on stderr and ends with the next step.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, like every other error of acpd. No abbreviations: a new flag must break nobody."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message, hint=f"{self.prog} --help shows what there is")
+
+
+def flags_of(values: argparse.Namespace) -> Flags:
+    return Flags(**{name: getattr(values, name) for name in Flags.__struct_fields__ if hasattr(values, name)})
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return int(text)
+
+
+def common() -> Parser:
+    """The flags that stand before or after a command. What is not given is not set, so neither place hides the other."""
+    parser = Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    group = parser.add_argument_group("everywhere")
+    group.add_argument("--config", metavar="FILE", help="read this acpd.toml")
+    group.add_argument("--user", metavar="NAME", help="whose sessions; without it nobody's in particular")
+    group.add_argument("--backend", metavar="NAME", help="workspace, json or sqlite")
+    group.add_argument("--storage", metavar="PATH", help="the folder of the store")
+    group.add_argument("--sync", metavar="MODE", help="power or process")
+    group.add_argument("--standalone", action="store_true", help="one process, no daemon")
+    group.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
+    return parser
+
+
+def login() -> Parser:
+    """What is acpd's own when it stands in for an agent's program; the rest is the agent's."""
+    stand_in = Parser(prog="acpd", add_help=False, parents=[common()])
+    stand_in.add_argument("--agent")
+    return stand_in
+
+
+def parser() -> Parser:
+    shared = common()
+    top = Parser(
+        prog="acpd",
+        description="Durable sessions for every coding agent and every editor, over ACP.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[shared],
+    )
+    top.add_argument("--version", action="store_true", help="show the version")
+    top.add_argument("--agent", metavar="NAME", help="the configured agent to serve")
+
+    _add_commands(top, shared)
+    return top
+
+
+def _add_commands(top: Parser, shared: Parser) -> None:
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    run = commands.add_parser("run", parents=[shared], help="serve any ACP agent: acpd run -- COMMAND ARG...")
+    run.add_argument("--name", metavar="NAME", help="the name under which its sessions are kept")
+    run.add_argument("words", nargs="*", metavar="COMMAND", help="the agent; put -- before it")
+
+    ls = commands.add_parser("ls", parents=[shared], help="list the sessions of this folder, newest first")
+    ls.add_argument("--all", action="store_true", help="of every folder")
+    ls.add_argument("--limit", type=_number, default=50, metavar="N", help="at most N, 0: all (default 50)")
+
+    show = commands.add_parser("show", parents=[shared], help="show the conversation of a session")
+    show.add_argument("--last", type=_number, default=0, metavar="N", help="only its last N entries")
+    tree = commands.add_parser("tree", parents=[shared], help="show the branches of a session")
+    for command in (show, tree):
+        command.add_argument("id", metavar="ID", help="a session's id, or the beginning of one")
+
+    paths = commands.add_parser("paths", parents=[shared], help="show where things are")
+    logs = commands.add_parser("logs", parents=[shared], help="show what agents wrote to stderr")
+    logs.add_argument("id", metavar="ID", nargs="?", help="only the agent of this session")
+    logs.add_argument("--lines", type=_number, default=20, metavar="N", help="the last N lines of each (default 20)")
+    config = commands.add_parser("config", parents=[shared], help="show the configuration and where each value comes from")
+    for command in (ls, tree, paths, config):
+        command.add_argument("--json", action="store_true", help="one JSON value on stdout")
+    show.add_argument("--json", action="store_true", help="one stored line of the log on each line")

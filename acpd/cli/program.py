@@ -1,0 +1,140 @@
+"""From the arguments to a command; and from an exception to one line and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from acpd.cli import output
+from acpd.cli.call import Call
+from acpd.config import NO_FLAGS, Config, Flags, Paths
+from acpd.errors import AcpdError, ConfigError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+def program(arguments: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run one command. Never raises; a reader that has seen enough (`| head`) is no failure."""
+    try:
+        return _run(arguments, env)
+    except BrokenPipeError:
+        output.give_up_stdout()
+        return DONE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except ConfigError as error:
+        output.complain(error)
+        return USAGE
+    except AcpdError as error:
+        output.complain(error)
+        return FAILED
+
+
+def _run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
+    if not arguments and not _login(env) and not os.isatty(0):
+        from acpd.cli import serve  # what an editor starts; it does not wait for argparse
+
+        return serve.serve(NO_FLAGS, env, None)
+    from acpd.cli import arguments as command_line
+
+    if _login(env):
+        known, extra = command_line.login().parse_known_args(arguments)
+        if extra[:1] != ["run"]:
+            from acpd.cli import serve
+
+            return serve.login(command_line.flags_of(known), env, known.agent, extra)
+    before, after = _split(arguments)
+    values = command_line.parser().parse_args(before)
+    if after and values.command != "run":
+        raise ConfigError("only 'acpd run' takes a command after --", hint="acpd run -- COMMAND ARG...")
+    values.words = [*getattr(values, "words", []), *after]
+    return _command(values, command_line.flags_of(values), env)
+
+
+def _login(env: Mapping[str, str]) -> bool:
+    return env.get("ACPD_LOGIN") == "1"
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is ours, and what follows the first --. By hand: Python's versions differ in what argparse makes of it."""
+    words = list(arguments)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+def _command(values: Namespace, flags: Flags, env: Mapping[str, str]) -> int:
+    if values.version:
+        from acpd import __version__
+
+        output.Output().say(f"acpd {__version__}")
+        return DONE
+    if values.command == "run":
+        from acpd.cli import serve
+
+        return serve.run(flags, env, values.name, values.words, at_terminal=_login(env) or os.isatty(0))
+    if values.command is None:
+        return _no_command(values, flags, env)
+    output.tell_encoding()
+    paths = Paths.find(env)
+    call = Call(output.Output(), Config.load(paths, env, flags), paths, env, values)
+    try:
+        _offline(call)
+        call.out.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a folder that is gone, a full disk behind stdout: the name and the cause say it all
+        output.give_up_stdout()
+        where = error.filename or "stdout" if error.errno != errno.ENOENT or error.filename else "the current folder"
+        raise AcpdError(f"{where}: {error.strerror}") from None
+    return DONE
+
+
+def _no_command(values: Namespace, flags: Flags, env: Mapping[str, str]) -> int:
+    if os.isatty(0):
+        from acpd.cli.arguments import parser
+
+        output.Output().say(parser().format_help().rstrip())
+        return DONE
+    from acpd.cli import serve
+
+    return serve.serve(flags, env, values.agent)
+
+
+def _offline(call: Call) -> None:
+    """The commands that read: they take no lease and start nothing."""
+    match call.values.command:
+        case "paths":
+            from acpd.cli import settings
+
+            settings.paths(call)
+        case "config":
+            from acpd.cli import settings
+
+            settings.config(call)
+        case "ls":
+            from acpd.cli import listing
+
+            _wait(listing.ls(call))
+        case "show":
+            from acpd.cli import showing
+
+            _wait(showing.show(call))
+        case "tree":
+            from acpd.cli import branches
+
+            _wait(branches.tree(call))
+        case _:
+            from acpd.cli import logs
+
+            logs.logs(call)
+
+
+def _wait(work: Coroutine[None, None, None]) -> None:
+    import asyncio
+
+    asyncio.run(work)

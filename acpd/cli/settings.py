@@ -1,0 +1,63 @@
+"""`acpd paths` and `acpd config`: where things are, and what acpd was told."""
+
+from __future__ import annotations
+
+import os
+
+from acpd.cli import output
+from acpd.cli.call import Call
+from acpd.config import OFFLINE, WANTED, Agent, Config, built_in_command, without_secrets
+
+
+def paths(call: Call) -> None:
+    """`--json`: one object. A folder is made when something is first put there."""
+    places = {
+        "config": call.config.file or call.paths.config_file,
+        "storage": call.config.storage.path,
+        "data": call.paths.data,
+        "runtime": call.paths.runtime,
+        "logs": call.paths.logs,
+    }
+    if call.values.json:
+        call.out.json(places)
+        return
+    for line in output.table(
+        [(name, path, "" if os.path.exists(path) else "(not there yet)") for name, path in places.items()]
+    ):
+        call.out.say(line)
+
+
+def config(call: Call) -> None:
+    """`--json`: one object, a key to its value and source. Values of `env` and of secret arguments are never shown."""
+    rows = effective(call.config)
+    if call.values.json:
+        call.out.json({key: {"value": value, "source": source} for key, value, source in rows})
+        return
+    cells = [(key, value if isinstance(value, str) else output.as_text(value), source) for key, value, source in rows]
+    for line in output.table(cells):
+        call.out.say(line)
+
+
+def effective(config: Config) -> list[tuple[str, object, str]]:
+    """Key, value as it may be shown, source."""
+    rows: list[tuple[str, object, str]] = []
+    for key in WANTED:
+        section, name = key.split(".")
+        rows.append((key, getattr(getattr(config, section), name), config.sources[key]))
+    rows.append(("user", config.user or "", config.sources["user"]))
+    rows.append(("standalone", config.standalone, config.sources["standalone"]))
+    for name, agent in config.agents.programs.items():
+        rows += _agent(config, name, agent)
+    if OFFLINE not in config.agents.programs:
+        rows.append((f"agents.{OFFLINE}.command", list(built_in_command()), "built in"))
+    return rows
+
+
+def _agent(config: Config, name: str, agent: Agent) -> list[tuple[str, object, str]]:
+    shown: dict[str, object] = {
+        "command": list(without_secrets(agent.command)),
+        "env": dict.fromkeys(agent.env, "***"),
+        "cwd": agent.cwd or "",
+    }
+    keys = [(f"agents.{name}.{member}", value) for member, value in shown.items()]
+    return [(key, value, config.sources[key]) for key, value in keys if key in config.sources]

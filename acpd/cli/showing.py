@@ -1,0 +1,84 @@
+"""`acpd show ID`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from acpd.cli.call import Call
+from acpd.cli.listing import local_time
+from acpd.cli.output import one_line
+from acpd.cli.store import Store, exists, opened, resolve
+from acpd.cli.transcript import Transcript
+from acpd.errors import SessionNotFound
+from acpd.storage.contract import Key
+from acpd.storage.fold import Fold
+from acpd.wire.lines import Header, Stored, encode
+
+
+async def show(call: Call) -> None:
+    """The current branch, from the root or (`--last`) its last entries. `--json`: the entries as they are stored."""
+    if not exists(call.config):
+        raise SessionNotFound(call.values.id)
+    async with opened(call.config) as store:
+        key = await resolve(store, call.values.id, call.config.user)
+        header, fold = await store.journals.peek(key)
+        transcript = Transcript()
+        if not call.values.json:
+            for text in heading(header, fold):
+                call.out.say(text)
+        async for window in entries(store, key, fold, call.values.last):
+            for line in window:
+                if call.values.json:
+                    call.out.raw(encode(line))
+                else:
+                    _say(call, transcript.feed(line))
+        if not call.values.json:
+            _say(call, transcript.finish() + ending(fold))
+
+
+def _say(call: Call, lines: list[str]) -> None:
+    for line in lines:
+        call.out.say(line)
+
+
+def heading(header: Header, fold: Fold) -> list[str]:
+    lines = [f"session {header.id}"]
+    if fold.title:
+        lines.append(f"title   {one_line(fold.title)}")
+    lines += [f"folder  {header.cwd}", f"agent   {header.agent}", f"since   {local_time(header.createdAt)}"]
+    if header.parent is not None:
+        lines.append(f"forked  from {header.parent.sessionId}")
+    return [*lines, ""]
+
+
+def ending(fold: Fold) -> list[str]:
+    """What a reader must know that stands in no entry."""
+    lines = [f"damage: {one_line(warning)}" for warning in fold.warnings]
+    if fold.turn is not None:
+        lines.append("turn still running, or cut off by a crash")
+    return lines
+
+
+async def entries(store: Store, key: Key, fold: Fold, last: int) -> AsyncIterator[list[Stored]]:
+    """The path to the leaf, in windows; with `last` only its last entries.
+
+    A log that never branched is its own path, so its end is read from its end, whatever its length.
+    """
+    if not last:
+        async for window in store.journals.path(key):
+            yield window
+        return
+    if fold.branched:
+        kept: list[Stored] = []
+        async for window in store.journals.path(key):
+            kept = [*kept, *window][-last:]
+        yield kept
+        return
+    reach = 2 * last  # facts stand between the entries
+    while True:
+        after = max(0, fold.seq - reach)
+        found = [line async for window in store.journals.read(key, after=after) for line in window if line.is_entry]
+        if len(found) >= last or not after:
+            yield found[-last:]
+            return
+        reach *= 4

@@ -1,0 +1,61 @@
+"""The store as a reader sees it: no lease, nothing started, and no folder made where there is none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import NamedTuple
+
+from acpd.config import Config
+from acpd.errors import SessionNotFound, StoreError
+from acpd.storage.contract import Backend, Catalog, Journals, Key, Row
+
+
+class Store(NamedTuple):
+    """The two parts that listings and transcripts are made of."""
+
+    journals: Journals
+    catalog: Catalog
+
+
+def exists(config: Config) -> bool:
+    return os.path.isdir(config.storage.path)
+
+
+@asynccontextmanager
+async def opened(config: Config) -> AsyncGenerator[Store, None]:
+    """The configured store, its catalog up to date. Raises StoreError."""
+    # By name: acpd does not import its backends (docs/architecture.md, "Floors").
+    open_store = import_module("acpd_backends.stores").open_store
+    backend: Backend = open_store(config.storage.backend, config.storage.path, user=config.user, sync=config.storage.sync)
+    if backend.journals is None or backend.catalog is None:
+        raise StoreError("read", config.storage.path, cause=f"the backend {config.storage.backend} has no logs")
+    try:
+        await backend.catalog.recover(backend.journals)
+        yield Store(backend.journals, backend.catalog)
+    finally:
+        await backend.catalog.close()
+        await backend.session.close()
+
+
+async def resolve(store: Store, prefix: str, user: str | None) -> Key:
+    """The session whose id is this or begins with it.
+
+    Raises SessionNotFound, or StoreError if several begin so.
+    """
+    row = await store.catalog.get(prefix) if prefix else None
+    if row is None:
+        rows = await store.catalog.find(prefix, limit=6) if prefix else []
+        if not rows:
+            raise SessionNotFound(prefix)
+        if len(rows) > 1:
+            raise StoreError("tell which session is", prefix, cause=_ambiguous(rows), hint="give more of the id")
+        row = rows[0]
+    return Key(row.agent, row.id, user)
+
+
+def _ambiguous(rows: list[Row]) -> str:
+    shown = ", ".join(row.id for row in rows[:5])
+    return f"{shown} begin so" if len(rows) <= 5 else f"{shown} and more begin so"

@@ -1,0 +1,198 @@
+"""A conversation for people to read. Pure: stored lines in, lines of text out.
+
+What was said is indented and headings are not, so no text can pass for a heading. A turn is told when it is over, because a
+tool call and an ask stand where they began and in the state in which they ended.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from acpd.cli import blocks
+from acpd.cli.output import one_line
+from acpd.wire.lines import Stored
+
+HELD = 2000
+"""Items of one turn that are held back at most; then what there is, is told."""
+OUTPUT_LINES = 20
+"""Lines of a tool's output that are shown."""
+
+_SPEAKERS = {"user_message_chunk": "you", "agent_message_chunk": "agent", "agent_thought_chunk": "thought"}
+
+
+class _Message:
+    """Adjacent chunks of one speaker."""
+
+    def __init__(self, speaker: str, name: str) -> None:
+        self.speaker = speaker
+        self.name = name
+        self.parts: list[str] = []
+
+    def lines(self) -> list[str]:
+        return [f"{self.speaker}:", *_indented("".join(self.parts))]
+
+
+class _Tool:
+    """A tool call: what its updates said of it last."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, Any] = {}
+        self.turn_over = False
+
+    def update(self, value: Any) -> None:
+        if isinstance(value, dict):
+            self.members.update({name: one for name, one in value.items() if one is not None})
+
+    def lines(self) -> list[str]:
+        status = blocks.words(self.members, "status") or "pending"
+        if self.turn_over and status in {"pending", "in_progress"}:
+            status += ", never ended"
+        title = blocks.words(self.members, "title") or blocks.words(self.members, "toolCallId")
+        kind = blocks.words(self.members, "kind")
+        head = f"tool: {one_line(title, blocks.TITLE)}{f' ({kind})' if kind else ''}: {status}"
+        text = "\n".join(blocks.tool_content(one) for one in blocks.items(self.members, "content"))
+        shown = _indented(text)
+        more = len(shown) - OUTPUT_LINES
+        return [head, *shown[:OUTPUT_LINES], *([f"  ... and {more} more lines"] if more > 0 else [])]
+
+
+class _Plan:
+    def __init__(self) -> None:
+        self.entries: list[Any] = []
+
+    def lines(self) -> list[str]:
+        marks = {"completed": "x", "in_progress": ">"}
+        return [
+            "plan:",
+            *(
+                f"  [{marks.get(blocks.words(one, 'status'), ' ')}] {one_line(blocks.words(one, 'content'))}"
+                for one in self.entries
+            ),
+        ]
+
+
+class _Ask:
+    def __init__(self, method: str, params: Any) -> None:
+        self.params = params
+        self.question = blocks.question(method, params)
+        self.answer = ""
+
+    def lines(self) -> list[str]:
+        return [f"ask: {self.question} -> {self.answer or 'no answer yet'}"]
+
+
+class _Line:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def lines(self) -> list[str]:
+        return [self.text]
+
+
+_Item = _Message | _Tool | _Plan | _Ask | _Line
+
+
+class Transcript:
+    """`feed` every entry of a path in order, then `finish`."""
+
+    def __init__(self) -> None:
+        self._items: list[_Item] = []
+        self._tools: dict[str, _Tool] = {}
+        self._asks: dict[str, _Ask] = {}
+        self._plan: _Plan | None = None
+
+    def feed(self, line: Stored) -> list[str]:
+        """What can be told now."""
+        told: list[str] = []
+        match line.type:
+            case "prompt":
+                told = self._settle(over=True)
+                self._items.append(_said("you", blocks.prompt(line.prompt)))
+            case "update" | "compaction":
+                self._update(line)
+            case "ask":
+                self._asks[line.id] = ask = _Ask(line.method, blocks.parsed(line.params))
+                self._items.append(ask)
+            case "answer":
+                self._answer(line)
+            case "turn":
+                told = self._turn(line)
+            case "gap":
+                self._items.append(_Line("gap: a part of the history could not be read"))
+            case _:
+                self._items.append(_Line(f"{one_line(line.type, blocks.TITLE)}: not known to this version"))
+        return told or (self._settle(over=False) if len(self._items) > HELD else [])
+
+    def finish(self) -> list[str]:
+        return self._settle(over=False)
+
+    def _update(self, line: Stored) -> None:
+        update = blocks.member(blocks.parsed(line.params), "update")
+        kind = line.kind or blocks.words(update, "sessionUpdate")
+        if kind in _SPEAKERS:
+            self._chunk(_SPEAKERS[kind], line.messageId or blocks.words(update, "messageId"), blocks.member(update, "content"))
+        elif kind in {"tool_call", "tool_call_update"}:
+            self._tool(blocks.words(update, "toolCallId"), update)
+        elif kind == "plan":
+            if self._plan is None:
+                self._plan = _Plan()
+                self._items.append(self._plan)
+            self._plan.entries = blocks.items(update, "entries")
+        else:
+            self._items.append(_Line(f"update: {one_line(kind, blocks.TITLE)}"))
+
+    def _chunk(self, speaker: str, name: str, content: Any) -> None:
+        last = self._items[-1] if self._items else None
+        text = blocks.block(content)
+        if not (isinstance(last, _Message) and last.speaker == speaker and last.name == name):
+            last = _Message(speaker, name)
+            self._items.append(last)
+        elif blocks.words(content, "type") != "text":
+            text = "\n" + text
+        last.parts.append(text)
+
+    def _tool(self, name: str, update: Any) -> None:
+        tool = self._tools.get(name)
+        if tool is None:
+            tool = self._tools[name] = _Tool()
+            self._items.append(tool)
+        tool.update(update)
+
+    def _answer(self, line: Stored) -> None:
+        ask = self._asks.pop(line.ask, None)
+        error = blocks.parsed(line.error) if line.error is not UNSET else None
+        text = blocks.answer(ask.params if ask else None, blocks.parsed(line.result), error)
+        text += {"cancel": ", by cancelling", "acpd": ", by acpd"}.get(line.by, "")
+        if ask is not None and ask in self._items:
+            ask.answer = text
+        else:
+            self._items.append(_Line(f"answer: {text}"))
+
+    def _turn(self, line: Stored) -> list[str]:
+        if line.state == "running":
+            return []
+        reason = line.stopReason or one_line(blocks.words(blocks.parsed(line.error), "message"), blocks.TITLE)
+        told = self._settle(over=True)
+        return [*told, f"turn {line.state}" + (f": {reason}" if reason else ""), ""]
+
+    def _settle(self, *, over: bool) -> list[str]:
+        for tool in self._tools.values():
+            tool.turn_over = over
+        told = [line for item in self._items for line in item.lines()]
+        self._items.clear()
+        self._plan = None
+        if over:
+            self._tools.clear()
+        return told
+
+
+def _said(speaker: str, text: str) -> _Message:
+    message = _Message(speaker, "")
+    message.parts.append(text)
+    return message
+
+
+def _indented(text: str) -> list[str]:
+    return ["  " + line for line in text.split("\n")] if text else []
