@@ -198,7 +198,7 @@ class Stage:
         return hello
 
     def kill(self) -> None:
-        """kill -9 what the client started (acpd) in the newest run."""
+        """Send SIGKILL to what the client started (acpd) in the newest run."""
         os.kill(int((self.runs[-1] / "client.pid").read_text()), 9)
 
     def close(self) -> None:

@@ -1,3 +1,6 @@
+# Runs under an interpreter that has the SDK; acpd's own has not.
+# mypy: disable-error-code="import-not-found,misc"
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false
 """deepagents-acp with a model at MODEL_URL and its sessions in the SQLite file DEEP_STATE; it asks before it writes."""
 
 from __future__ import annotations

@@ -1,3 +1,6 @@
+# Runs under an interpreter that has the SDK; acpd's own has not.
+# mypy: disable-error-code="import-not-found,misc"
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false
 """A small agent on the official Python SDK: `tool` asks for permission, `slow N MS` streams, anything else is echoed.
 
 Its session/load answers and replays nothing, as the SDK's own examples do.

@@ -1,3 +1,6 @@
+# Runs under an interpreter that has the SDK; acpd's own has not.
+# mypy: disable-error-code="import-not-found,misc"
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false
 """A client on the official Python SDK: steps in on stdin, events out on stdout, one JSON line each.
 
 argv[1] is `{"command": [...], "env": {...}, "cwd": "..."}`. Steps: initialize, authenticate, new, load, resume, list,
@@ -100,9 +103,10 @@ class Driver:
         """Prompt, and cancel after so many updates if the step says so."""
         self.count, self.cancel_at = 0, step.get("cancelAfter")
         self.reached.clear()
-        asking = asyncio.create_task(conn.prompt(session_id=session, prompt=[acp.text_block(step["text"])]))
+        new_task = asyncio.create_task  # noqa: TID251  (acpd is not installed where this program runs)
+        asking = new_task(conn.prompt(session_id=session, prompt=[acp.text_block(step["text"])]))
         if self.cancel_at is not None:
-            waiting = asyncio.create_task(self.reached.wait())
+            waiting = new_task(self.reached.wait())
             await asyncio.wait({asking, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
                 await conn.cancel(session)
