@@ -136,7 +136,7 @@ def test_an_agent_that_dies_in_a_turn_ends_the_turn_within_a_second(stage: Stage
     session = client.new(stage.tmp)
     for turn in range(2):
         ident = client.start_prompt(session, f"turn {turn}")
-        client.wait("both chunks", lambda wanted=turn + 1: client.text(session).count("two ") >= wanted)
+        client.wait_update("agent_message_chunk", len(client.updates("agent_message_chunk", session)) + 1, session=session)
         died = time.monotonic()
         error = outcome(client, ident)["error"]
         assert time.monotonic() - died < 1.0

@@ -129,8 +129,8 @@ def check_answered(found: dict[str, Log], exchanges: Sequence[Exchange]) -> None
     for session, one in found.items():
         if session not in gone:
             _check_turns(one, [e for e in exchanges if e.params.get("sessionId") == session])
-    for session in gone:
-        assert session not in found, f"session {session} was deleted and its log is still there"
+    for deleted in gone:
+        assert deleted not in found, f"session {deleted} was deleted and its log is still there"
 
 
 def _check_made(found: dict[str, Log], exchange: Exchange, gone: set[Any]) -> None:

@@ -1,0 +1,147 @@
+"""acpd with its files and its streams recorded: `python -m tests.support.recording ORDER [--plant BUG] -- ARG...`.
+
+Runs the same program as the console script. Before that, the seam through which the backends write
+(acpd_backends.files.Files) and the one call by which bytes leave a connection (Peer's writer) are wrapped, so that the
+order of writes, syncs and sends is known. One JSON object a line is written to ORDER at the end:
+
+    {"do": "write", "path", "text"}   bytes are in the kernel, appended to this file
+    {"do": "sync", "path"}            an fdatasync or fsync began; {"do": "synced", "path"} it returned
+    {"do": "replace", "path", "to"}   renamed
+    {"do": "send", "text"}            bytes are about to leave: to the client or to an agent
+
+`--plant unsynced`: the journal says that all is on disk already. `--plant unwritten`: a flush is put off until the
+loop's next round. Both are bugs that the test of the test must see.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_lock = threading.Lock()
+_events: list[dict[str, str]] = []
+
+
+def note(**event: str) -> None:
+    with _lock:
+        _events.append(event)
+
+
+def record_files() -> None:
+    """Wrap the system calls of the backends."""
+    from acpd_backends.files import Files
+
+    paths: dict[int, str] = {}
+    opened, closed, wrote = Files.open, Files.close, Files.write
+    syncs: dict[str, Callable[[Files, int], None]] = {"fdatasync": Files.fdatasync, "fsync": Files.fsync}
+    replaced = Files.replace
+
+    def open_(self: Files, path: Path, flags: int) -> int:
+        fd = opened(self, path, flags)
+        paths[fd] = str(path)
+        return fd
+
+    def close(self: Files, fd: int) -> None:
+        paths.pop(fd, None)
+        closed(self, fd)
+
+    def write(self: Files, fd: int, data: bytes | memoryview) -> int:
+        done = wrote(self, fd, data)
+        note(do="write", path=_path(paths, fd), text=bytes(data[:done]).decode("latin-1"))
+        return done
+
+    def sync_with(name: str) -> Callable[[Files, int], None]:
+        def sync(self: Files, fd: int) -> None:
+            path = _path(paths, fd)
+            note(do="sync", path=path)
+            syncs[name](self, fd)
+            note(do="synced", path=path)
+
+        return sync
+
+    def replace(self: Files, source: Path, target: Path) -> None:
+        replaced(self, source, target)
+        note(do="replace", path=str(source), to=str(target))
+
+    wrapped: dict[str, Any] = {"open": open_, "close": close, "write": write, "replace": replace}
+    wrapped |= {name: sync_with(name) for name in syncs}
+    for name, method in wrapped.items():
+        setattr(Files, name, method)
+
+
+def _path(paths: dict[int, str], fd: int) -> str:
+    """Folders are opened past the seam: the kernel knows their names."""
+    return paths.get(fd) or os.readlink(f"/proc/self/fd/{fd}")
+
+
+class _Writer:
+    """A transport that notes what is written."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        note(do="send", text=bytes(data).decode("latin-1"))
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def record_streams() -> None:
+    """Wrap what every connection writes to."""
+    from acpd.peer import Peer
+
+    use = Peer.use_writer
+
+    def use_writer(self: Peer, transport: Any) -> None:
+        use(self, _Writer(transport))  # type: ignore[arg-type]  # it has what a WriteTransport has
+
+    Peer.use_writer = use_writer  # type: ignore[method-assign]
+
+
+def plant(bug: str) -> None:
+    """Break the promise that the test is about."""
+    from acpd_backends import jsonl
+
+    from acpd.storage.contract import Journal
+
+    journal: Any = next(
+        kind for kind in vars(jsonl).values() if isinstance(kind, type) and issubclass(kind, Journal) and kind is not Journal
+    )
+    if bug == "unsynced":
+        journal.sync = lambda self: None
+        return
+    assert bug == "unwritten", bug
+    flush = journal.flush
+
+    def late(self: Any) -> None:
+        import asyncio
+
+        asyncio.get_running_loop().call_later(0.05, flush, self)
+
+    journal.flush = late
+
+
+def main(arguments: list[str]) -> int:
+    cut = arguments.index("--")
+    order, *options = arguments[:cut]
+    record_files()
+    record_streams()
+    if options:
+        plant(options[1])
+    from acpd.cli.program import program
+
+    try:
+        return program(arguments[cut + 1 :], os.environ)
+    finally:
+        Path(order).write_text("".join(json.dumps(event) + "\n" for event in _events), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
