@@ -199,7 +199,15 @@ class Stage:
 
     def kill(self) -> None:
         """Send SIGKILL to what the client started (acpd) in the newest run."""
-        os.kill(int((self.runs[-1] / "client.pid").read_text()), 9)
+        os.kill(self.pid(), 9)
+
+    def pid(self) -> int:
+        """The process id of acpd in the newest run."""
+        return int((self.runs[-1] / "client.pid").read_text())
+
+    def agent_pids(self) -> list[int]:
+        """The process ids of the agents of the newest run."""
+        return [int(path.read_text()) for path in self.runs[-1].glob("agent-*.pid")]
 
     def close(self) -> None:
         """End what a failed test, or an agent without acpd, left behind."""
