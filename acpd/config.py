@@ -263,7 +263,10 @@ def _value(into: type[Struct], name: str, value: object, where: str, wanted: str
 
 
 def _folder(path: str, base: str | None) -> str:
-    return os.path.abspath(os.path.join(base or "", os.path.expanduser(path)))
+    try:
+        return os.path.abspath(os.path.join(base or "", os.path.expanduser(path)))
+    except FileNotFoundError:
+        raise ConfigError(f"{path} is relative, and the current folder is gone", hint="give an absolute path") from None
 
 
 # -- the file

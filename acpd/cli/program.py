@@ -68,41 +68,41 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _command(values: Namespace, flags: Flags, env: Mapping[str, str]) -> int:
-    if values.version:
-        from acpd import __version__
-
-        output.Output().say(f"acpd {__version__}")
-        return DONE
-    if values.command == "run":
+    at_terminal = os.isatty(0)
+    if values.command == "run" and not values.version:
         from acpd.cli import serve
 
-        return serve.run(flags, env, values.name, values.words, at_terminal=_login(env) or os.isatty(0))
-    if values.command is None:
-        return _no_command(values, flags, env)
-    output.tell_encoding()
-    paths = Paths.find(env)
-    call = Call(output.Output(), Config.load(paths, env, flags), paths, env, values)
+        return serve.run(flags, env, values.name, values.words, at_terminal=_login(env) or at_terminal)
+    if values.command is None and not values.version and not at_terminal:
+        from acpd.cli import serve
+
+        return serve.serve(flags, env, values.agent)
     try:
-        _offline(call)
-        call.out.flush()
+        output.tell_encoding()
+        out = output.Output()
+        _tell(out, values, flags, env)
+        out.flush()
     except BrokenPipeError:
         raise
-    except OSError as error:  # a folder that is gone, a full disk behind stdout: the name and the cause say it all
+    except OSError as error:  # a folder that is gone, a full disk behind stdout: name and cause say it all
         output.give_up_stdout()
-        where = error.filename or "stdout" if error.errno != errno.ENOENT or error.filename else "the current folder"
-        raise AcpdError(f"{where}: {error.strerror}") from None
+        what = error.filename or ("the current folder" if error.errno == errno.ENOENT else "stdout")
+        raise AcpdError(f"{what}: {error.strerror}") from None
     return DONE
 
 
-def _no_command(values: Namespace, flags: Flags, env: Mapping[str, str]) -> int:
-    if os.isatty(0):
+def _tell(out: output.Output, values: Namespace, flags: Flags, env: Mapping[str, str]) -> None:
+    if values.version:
+        from acpd import __version__
+
+        out.say(f"acpd {__version__}")
+    elif values.command is None:
         from acpd.cli.arguments import parser
 
-        output.Output().say(parser().format_help().rstrip())
-        return DONE
-    from acpd.cli import serve
-
-    return serve.serve(flags, env, values.agent)
+        out.say(parser().format_help().rstrip())
+    else:
+        paths = Paths.find(env)
+        _offline(Call(out, Config.load(paths, env, flags), paths, env, values))
 
 
 def _offline(call: Call) -> None:
