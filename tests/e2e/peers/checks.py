@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.e2e.peers.wirelog import compare, frames, lines
 from tests.support import fold
-from tests.support.wire import checks
+from tests.support.schema import WireCheck
 
 Json = dict[str, Any]
 
@@ -47,29 +47,32 @@ def _text(item: Json) -> str:
 
 
 def assert_bytes_kept(run: Path, inner: str, outer: str) -> None:
-    """In a run without a load the client gets each update and each request as the agent wrote it, in order, once."""
-    said, asked = [], []
-    for log in sorted(run.glob("agent-*.out")):
-        said += frames(log, inner)
-        asked += frames(log, inner, *ASKS)
-    got = frames(run / "client.out", outer)
-    assert compare(said, got) == []
-    assert compare(asked, frames(run / "client.out", outer, *ASKS)) == []
+    """In a run without a load the client gets each update and each request as the agent wrote it, in order, once.
+
+    And the agent gets each prompt as the client wrote it.
+    """
+    client = run / "client.wire"
+    agent = [log for log in run.glob("agent-*.wire") if frames(log, ">", inner, "session/prompt")]
+    assert len(agent) == 1
+    got = frames(client, "<", outer)
     assert len(got) > 3
+    assert compare(frames(agent[0], "<", inner), got) == []
+    assert compare(frames(agent[0], "<", inner, *ASKS), frames(client, "<", outer, *ASKS)) == []
+    prompts = frames(client, ">", outer, "session/prompt")
+    assert compare(prompts, frames(agent[0], ">", inner, "session/prompt")) == []
 
 
 def assert_valid(run: Path) -> None:
-    """Each line that left acpd validates against the schema of its method."""
-    client = checks()
-    for line in lines(run / "client.in"):
-        client.to_agent(line.encode())
-    wrong = [problem for line in lines(run / "client.out") if (problem := client.to_client(line.encode()))]
-    for log in run.glob("agent-*.in"):
-        agent = checks()
-        for line in lines(log.with_suffix(".out")):
-            agent.to_client(line.encode())
-        wrong += [problem for line in lines(log) if (problem := agent.to_agent(line.encode()))]
-    assert wrong == []
+    """Each line that left acpd, to either side, validates against the schema of its method."""
+    client = WireCheck()
+    for direction, line in lines(run / "client.wire"):
+        (client.seen_from_client if direction == ">" else client.sent_by_acpd_to_client)(line)
+    assert client.sent > 3
+    for log in run.glob("agent-*.wire"):
+        agent = WireCheck()
+        for direction, line in lines(log):
+            (agent.seen_from_agent if direction == "<" else agent.sent_by_acpd_to_agent)(line)
+        assert agent.sent > 0
 
 
 def assert_handled(events: Sequence[Json]) -> None:

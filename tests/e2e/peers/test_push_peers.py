@@ -99,5 +99,5 @@ def _load(stage: Stage, editor: Editor, session: str) -> list[Json]:
 
 def _inner(stage: Stage) -> str:
     """The agent's own id of the session of the newest run."""
-    prompts = [frame for log in stage.runs[-1].glob("agent-*.in") for frame in frames(log, "", "session/prompt")]
+    prompts = [frame for log in stage.runs[-1].glob("agent-*.wire") for frame in frames(log, ">", "", "session/prompt")]
     return str(prompts[0].value["sessionId"])

@@ -8,9 +8,8 @@ imports nothing of acpd.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from json.decoder import scanstring
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ def members(text: str) -> Members:
     found: Members = []
     at = _skip(text, _skip(text, 0, " \t\r\n") + 1, " \t\r\n")
     while text[at] != "}":
-        name, at = scanstring(text, at + 1)
+        name, at = _decode(text, at)
         start = _skip(text, at, " \t\r\n:")
         _, at = _decode(text, start)
         found.append((name, text[start:at]))
@@ -52,12 +51,14 @@ class Frame:
     @property
     def value(self) -> Json:
         """The params, decoded."""
-        return json.loads(self.params)
+        value: Json = json.loads(self.params)
+        return value
 
     @property
     def update(self) -> Json:
         """The update, decoded; empty for a request."""
-        return self.value.get("update", {})
+        update: Json = self.value.get("update", {})
+        return update
 
     def joinable(self) -> tuple[str, str | None] | None:
         """Kind and messageId of a chunk that is text and nothing else; what may be joined has the same."""
@@ -80,23 +81,19 @@ def theirs(meta: Any) -> Json:
     return {key: value for key, value in (meta or {}).items() if not key.startswith("acpd.dev/")}
 
 
-def lines(path: Path) -> Iterator[str]:
-    """Every whole line of a tap's log."""
-    *whole, _torn = path.read_bytes().split(b"\n")
-    return (line.decode() for line in whole)
+def lines(log: Path) -> list[tuple[str, str]]:
+    """Every line in order, with ">" where it went to the tapped command, "<" where it came from it."""
+    return [(line[:1].decode(), line[1:].decode()) for line in log.read_bytes().split(b"\n") if line]
 
 
-def frames(path: Path, session: str = "", *methods: str) -> list[Frame]:
+def frames(log: Path, mark: str, session: str = "", *methods: str) -> list[Frame]:
     """The frames with these methods (session/update if none is named), of one session if one is named."""
     wanted = methods or ("session/update",)
     found: list[Frame] = []
-    for line in lines(path):
-        if not line.startswith("{"):
-            continue  # noise
-        try:
-            parts = dict(members(line))
-        except (ValueError, IndexError):
-            continue
+    for direction, line in lines(log):
+        if direction != mark or not line.startswith("{"):
+            continue  # the other way, or noise
+        parts = dict(members(line))
         method = json.loads(parts.get("method", '""'))
         if method in wanted and (not session or json.loads(parts["params"]).get("sessionId") == session):
             found.append(Frame(method, parts["params"]))
