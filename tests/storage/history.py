@@ -62,7 +62,9 @@ class Log:
         return self._add("prompt", b',"prompt":' + dumps(blocks))
 
     def turn(self, state: str, reason: str = "end_turn") -> Log:
-        return self._add("turn", b',"state":%b' % dumps(state) + (b',"stopReason":%b' % dumps(reason) if state == "ended" else b""))
+        return self._add(
+            "turn", b',"state":%b' % dumps(state) + (b',"stopReason":%b' % dumps(reason) if state == "ended" else b"")
+        )
 
     def update(self, update: Json | bytes, *, kind: str = "", wrap: bytes = b'{"sessionId":"inner-7","update":%b}') -> Log:
         """One update of the agent: as entry, fact, or not at all (notice)."""

@@ -8,25 +8,34 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from acpd.storage import replay as module
+from acpd.storage import slots
 from acpd.storage.fold import Fold
 from acpd.storage.replay import Replay, live
 from acpd.wire import frames
 from acpd.wire.lines import Stored
 from tests.storage.history import INNER, KINDS, SESSION, Log, content, dumps, params, text, updates
 from tests.support import fold as oracle
+from tests.support.schema import WireCheck
 
 Json = dict[str, Any]
 TERMINAL = {"type": "terminal", "terminalId": "t1"}
-FRAME = b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"outer-1","update":%b,"_meta":{"acpd.dev/seq":%d,"acpd.dev/at":"2026-11-30T10:00:%02d.000Z"}}}\n'
+FRAME = (
+    b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"outer-1","update":%b,'
+    b'"_meta":{"acpd.dev/seq":%d,"acpd.dev/at":"2026-11-30T10:00:%02d.000Z"}}}\n'
+)
 
 
 def test_prompt_is_a_chunk_per_block() -> None:
     """A prompt is replayed as one user_message_chunk per content block, whose messageId is the entry's id."""
     image = {"type": "image", "mimeType": "image/png", "data": "AAAA"}
     log = Log().prompt(text("look"), image, text("here"))
-    expected = [{"sessionUpdate": "user_message_chunk", "content": block, "messageId": "e1"} for block in (text("look"), image, text("here"))]
+    expected = [
+        {"sessionUpdate": "user_message_chunk", "content": block, "messageId": "e1"}
+        for block in (text("look"), image, text("here"))
+    ]
     assert expected == updates(log.replay())
 
 
@@ -43,7 +52,11 @@ def test_chunks_of_a_message_are_joined() -> None:
 def test_agents_message_id_joins_and_parts() -> None:
     """Where the agent names its messages, its names decide what is one message, and stay."""
     log = Log().say("a", 'm"1').say("b", 'm"1').say("c", "m2").say("d", "m2", "agent_thought_chunk")
-    assert [("ab", 'm"1'), ("c", "m2"), ("d", "m2")] == [(item["content"]["text"], item["messageId"]) for item in updates(log.replay())]
+    assert [(item["content"]["text"], item["messageId"]) for item in updates(log.replay())] == [
+        ("ab", 'm"1'),
+        ("c", "m2"),
+        ("d", "m2"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -71,8 +84,11 @@ def test_other_blocks_stay_in_place(chunk: Json) -> None:
 def test_meta_beside_the_update_is_kept() -> None:
     """A chunk whose params carry _meta is not joined with others, so that the _meta stays where it was."""
     log = Log().say("a", "m")
-    log.update({"sessionUpdate": "agent_message_chunk", "messageId": "m", "content": text("b")}, wrap=b'{"sessionId":"i","update":%b,"_meta":{"k":1}}')
-    assert [None, 1] == [item["_meta"].get("k") for item in params(log.replay())]
+    log.update(
+        {"sessionUpdate": "agent_message_chunk", "messageId": "m", "content": text("b")},
+        wrap=b'{"sessionId":"i","update":%b,"_meta":{"k":1}}',
+    )
+    assert [item["_meta"].get("k") for item in params(log.replay())] == [None, 1]
 
 
 def test_composed_text_stays_below_the_limit() -> None:
@@ -81,7 +97,7 @@ def test_composed_text_stays_below_the_limit() -> None:
     for _ in range(10):
         log.say("x" * 30)
     got = updates(log.replay(limit=100))
-    assert [90, 90, 90, 30] == [len(item["content"]["text"]) for item in got]
+    assert [len(item["content"]["text"]) for item in got] == [90, 90, 90, 30]
     assert {"e1"} == {item["messageId"] for item in got}
 
 
@@ -95,36 +111,60 @@ def test_chunk_alone_is_as_stored() -> None:
 def test_tool_call_is_folded_where_it_began() -> None:
     """A tool call comes once, in its final state, at the place of its first line; each member in the agent's own bytes."""
     log = Log().prompt(text("go")).turn("running").say("before")
-    log.update(b'{"sessionUpdate":"tool_call","toolCallId":"c1","title":"T","rawInput":{"n": 1.50},"content":[{"type":"content","content":{"type":"text","text":"old"}}]}')
+    log.update(
+        b'{"sessionUpdate":"tool_call","toolCallId":"c1","title":"T","rawInput":{"n": 1.50},'
+        b'"content":[{"type":"content","content":{"type":"text","text":"old"}}]}'
+    )
     log.say("after")
-    log.update(b'{"sessionUpdate":"tool_call_update","toolCallId":"c1","title":null,"status":"completed","content":[],"rawOutput":[1e3]}')
+    log.update(
+        b'{"sessionUpdate":"tool_call_update","toolCallId":"c1","title":null,"status":"completed","content":[],"rawOutput":[1e3]}'
+    )
     log.turn("ended")
-    call = b'{"sessionUpdate":"tool_call","toolCallId":"c1","title":"T","rawInput":{"n": 1.50},"content":[],"status":"completed","rawOutput":[1e3]}'
+    call = (
+        b'{"sessionUpdate":"tool_call","toolCallId":"c1","title":"T","rawInput":{"n": 1.50},'
+        b'"content":[],"status":"completed","rawOutput":[1e3]}'
+    )
     got = log.replay()
     assert FRAME % (call, 4, 4) == got[2]
-    assert ["user_message_chunk", "agent_message_chunk", "tool_call", "agent_message_chunk"] == [item["sessionUpdate"] for item in updates(got)]
+    assert [item["sessionUpdate"] for item in updates(got)] == [
+        "user_message_chunk",
+        "agent_message_chunk",
+        "tool_call",
+        "agent_message_chunk",
+    ]
 
 
 def test_text_around_a_folded_update_is_one_message() -> None:
     """Where the lines between two chunks of a message are folded away, the chunks are joined."""
     log = Log().call("c1").say("a", "m").patch("c1", status="completed").say("b", "m")
-    assert ["tool_call", "agent_message_chunk"] == [item["sessionUpdate"] for item in updates(log.replay())]
+    assert [item["sessionUpdate"] for item in updates(log.replay())] == ["tool_call", "agent_message_chunk"]
 
 
 def test_repeated_tool_call_is_sent_once() -> None:
     """A second tool_call with an id that is known patches the first; clients would show a second card."""
     log = Log().call("c1", kind="read").call("c1", status="completed")
-    assert [{"sessionUpdate": "tool_call", "toolCallId": "c1", "title": "do c1", "kind": "read", "status": "completed"}] == updates(log.replay())
-    assert ["tool_call", "tool_call_update"] == [item["sessionUpdate"] for item in updates(log.replay(window=1))]
+    assert updates(log.replay()) == [
+        {"sessionUpdate": "tool_call", "toolCallId": "c1", "title": "do c1", "kind": "read", "status": "completed"}
+    ]
+    assert [item["sessionUpdate"] for item in updates(log.replay(window=1))] == ["tool_call", "tool_call_update"]
 
 
 def test_call_over_windows_goes_on_as_update() -> None:
     """A call that is open at the end of a window is sent as it stands, and what follows as tool_call_update."""
-    log = Log().call("c1").patch("c1", status="in_progress").patch("c1", status="completed", content=[content("x")]).patch("c1", kind="read")
+    log = (
+        Log()
+        .call("c1")
+        .patch("c1", status="in_progress")
+        .patch("c1", status="completed", content=[content("x")])
+        .patch("c1", kind="read")
+    )
     got = updates(log.replay(window=2))
-    assert [("tool_call", "in_progress"), ("tool_call_update", "completed")] == [(item["sessionUpdate"], item["status"]) for item in got]
+    assert [(item["sessionUpdate"], item["status"]) for item in got] == [
+        ("tool_call", "in_progress"),
+        ("tool_call_update", "completed"),
+    ]
     assert "title" not in got[1]
-    assert "read" == got[1]["kind"]
+    assert got[1]["kind"] == "read"
 
 
 @pytest.mark.parametrize("state", ["interrupted", "ended"])
@@ -132,9 +172,16 @@ def test_call_over_windows_goes_on_as_update() -> None:
 @pytest.mark.parametrize("status", [None, "pending", "in_progress"])
 def test_turn_over_closes_its_calls(state: str, window: int, status: str | None) -> None:
     """A call that is still open when its turn is over has failed, also if it was sent before."""
-    log = Log().prompt(text("go")).turn("running").call("c1", **({"status": status} if status else {})).call("c2", status="completed").turn(state)
+    log = (
+        Log()
+        .prompt(text("go"))
+        .turn("running")
+        .call("c1", **({"status": status} if status else {}))
+        .call("c2", status="completed")
+        .turn(state)
+    )
     view = oracle.fold(params(log.replay(window=window)))
-    assert {"c1": "failed", "c2": "completed"} == {name: tool["status"] for name, tool in view.tools.items()}
+    assert {name: tool["status"] for name, tool in view.tools.items()} == {"c1": "failed", "c2": "completed"}
 
 
 def test_closing_changes_nothing_else() -> None:
@@ -147,19 +194,22 @@ def test_closing_changes_nothing_else() -> None:
 def test_lost_turn_end_closes_too() -> None:
     """A prompt that follows a running turn ends it: two turns never run at once."""
     log = Log().prompt(text("a")).turn("running").call("c1").prompt(text("b"))
-    assert "failed" == oracle.fold(params(log.replay())).tools["c1"]["status"]
+    assert oracle.fold(params(log.replay())).tools["c1"]["status"] == "failed"
 
 
 def test_running_turn_keeps_its_calls_open() -> None:
     """While the turn runs its calls stay as they are: their updates come live."""
     log = Log().prompt(text("a")).turn("running").call("c1", status="in_progress")
-    assert "in_progress" == oracle.fold(params(log.replay())).tools["c1"]["status"]
+    assert oracle.fold(params(log.replay())).tools["c1"]["status"] == "in_progress"
 
 
 def test_late_result_reopens_nothing() -> None:
     """What an agent says of a call after its turn follows as an update."""
     log = Log().turn("running").call("c1").turn("ended").patch("c1", status="completed")
-    assert [("tool_call", "failed"), ("tool_call_update", "completed")] == [(item["sessionUpdate"], item["status"]) for item in updates(log.replay())]
+    assert [(item["sessionUpdate"], item["status"]) for item in updates(log.replay())] == [
+        ("tool_call", "failed"),
+        ("tool_call_update", "completed"),
+    ]
 
 
 @pytest.mark.parametrize("members", [{}, {"title": None}, {"title": "real"}])
@@ -167,14 +217,16 @@ def test_update_of_an_unknown_call(members: Json) -> None:
     """An update whose call was never announced becomes a tool_call, with its id for a title if it has none."""
     log = Log().patch("c9", status="completed", **members)
     got = updates(log.replay())
-    assert [("tool_call", members.get("title") or "c9", "completed")] == [(item["sessionUpdate"], item["title"], item["status"]) for item in got]
+    assert [("tool_call", members.get("title") or "c9", "completed")] == [
+        (item["sessionUpdate"], item["title"], item["status"]) for item in got
+    ]
 
 
 def test_forgotten_calls_are_updated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Past the number of calls that are remembered an update stays an update."""
     monkeypatch.setattr(module, "KNOWN_CALLS", 2)
     log = Log().call("c1").call("c2").call("c3").turn("ended").patch("c1", status="completed")
-    assert "tool_call_update" == updates(log.replay())[-1]["sessionUpdate"]
+    assert updates(log.replay())[-1]["sessionUpdate"] == "tool_call_update"
 
 
 @pytest.mark.parametrize("lines", [1, 2])
@@ -183,11 +235,13 @@ def test_terminals_become_text(lines: int, spelling: bytes) -> None:
     """The terminal of a client that is gone is replayed as text; what stands beside it is unchanged."""
     item = b'{"type":"%b","terminal\\u0049d":"t1"}' % spelling
     kept = b'{"type":"content","content": {"type":"text","text":"\\u0061"}}'
-    log = Log().update(b'{"sessionUpdate":"tool_call","toolCallId":"c1","title":"T","content":[%b,%b],"status":"completed"}' % (item, kept))
+    log = Log().update(
+        b'{"sessionUpdate":"tool_call","toolCallId":"c1","title":"T","content":[%b,%b],"status":"completed"}' % (item, kept)
+    )
     for _ in range(lines - 1):
         log.patch("c1", status="completed")
     frame = log.replay()[0]
-    assert b'"content":[%b,%b]' % (module.NO_TERMINAL, kept) in frame
+    assert b'"content":[%b,%b]' % (slots.NO_TERMINAL, kept) in frame
     assert item in log.live()[0]
 
 
@@ -195,8 +249,8 @@ def test_call_above_the_limit_is_not_composed() -> None:
     """Lines of a call that would make too big a frame together are sent one by one."""
     log = Log().turn("running").call("c1", rawInput="x" * 80).patch("c1", rawOutput="y" * 80).turn("ended")
     got = updates(log.replay(limit=150))
-    assert ["tool_call", "tool_call_update"] == [item["sessionUpdate"] for item in got]
-    assert "failed" == got[-1]["status"]
+    assert [item["sessionUpdate"] for item in got] == ["tool_call", "tool_call_update"]
+    assert got[-1]["status"] == "failed"
 
 
 def test_last_plan_of_a_turn() -> None:
@@ -209,8 +263,8 @@ def test_last_plan_of_a_turn() -> None:
             log.update({"sessionUpdate": "plan", "entries": [entry] * count}).say(f"{turn}{count}", f"m{turn}")
         log.turn("ended")
     got = updates(log.replay())
-    assert ["user_message_chunk", "plan", "agent_message_chunk"] * 2 == [item["sessionUpdate"] for item in got]
-    assert [2, 2] == [len(item["entries"]) for item in got if item["sessionUpdate"] == "plan"]
+    assert [item["sessionUpdate"] for item in got] == ["user_message_chunk", "plan", "agent_message_chunk"] * 2
+    assert [len(item["entries"]) for item in got if item["sessionUpdate"] == "plan"] == [2, 2]
 
 
 def named_plan(name: str, size: int) -> Json:
@@ -223,38 +277,44 @@ def test_plan_operations() -> None:
     log = Log().update(named_plan("p", 1)).update(named_plan("q", 1)).update(named_plan("q", 2)).update(removed)
     assert [named_plan("q", 2)] == updates(log.replay())
     assert [named_plan("p", 1), named_plan("q", 1), named_plan("q", 2), removed] == updates(log.replay(window=1))
-    assert [] == log.replay(kinds=KINDS - {"plan_update", "plan_removed"})
+    assert log.replay(kinds=KINDS - {"plan_update", "plan_removed"}) == []
 
 
 def test_compaction_is_materialised() -> None:
     """A compaction comes as one update with its state and the whole summary, where it began."""
-    log = Log().update({"sessionUpdate": "compaction_update", "compactionId": "k", "status": "in_progress", "error": "e"}).say("x")
+    log = (
+        Log()
+        .update({"sessionUpdate": "compaction_update", "compactionId": "k", "status": "in_progress", "error": "e"})
+        .say("x")
+    )
     for token in "ab":
         log.update({"sessionUpdate": "compaction_summary_chunk", "compactionId": "k", "content": text(token)})
     log.update({"sessionUpdate": "compaction_update", "compactionId": "k", "status": "completed", "error": None})
     expected = {"sessionUpdate": "compaction_update", "compactionId": "k", "status": "completed", "summary": [text("ab")]}
     assert expected == updates(log.replay())[0]
-    assert 2 == len(log.replay())
+    assert len(log.replay()) == 2
     assert oracle.fold(params(log.live())) == oracle.fold(params(log.replay(window=1)))
-    assert [] == [item for item in updates(log.replay(kinds=frozenset({"agent_message_chunk"}))) if "compactionId" in item]
+    assert [item for item in updates(log.replay(kinds=frozenset({"agent_message_chunk"}))) if "compactionId" in item] == []
 
 
 def test_gap_is_visible() -> None:
     """Where lines were lost the client reads that a part is missing, as a message of its own."""
     log = Log().say("a", "m").gap().say("b", "m")
     got = updates(log.replay())
-    assert ["a", "[A part of the history could not be read.]", "b"] == [item["content"]["text"] for item in got]
-    assert "gap-2" == got[1]["messageId"]
-    assert [] == live(log.lines[1], dumps(SESSION), KINDS)
+    assert [item["content"]["text"] for item in got] == ["a", "[A part of the history could not be read.]", "b"]
+    assert got[1]["messageId"] == "gap-2"
+    assert live(log.lines[1], dumps(SESSION), KINDS) == []
 
 
 def test_never_replayed() -> None:
     """Notices, facts, asks, answers, and kinds that the client did not declare are left out."""
     log = Log().other("ask", b',"method":"session/request_permission","params":{}').other("answer", b',"ask":"e1","result":{}')
     log.lines.append(Stored(type="update", id="n", seq=3, parentId="e2", kind="notice"))
-    log.update({"sessionUpdate": "usage_update", "used": 1, "size": 2}).update({"sessionUpdate": "subagent_update", "sessionId": "s"})
-    assert [] == log.replay()
-    assert [{"sessionUpdate": "subagent_update", "sessionId": "s"}] == updates(log.replay(kinds=KINDS | {"subagent_update"}))
+    log.update({"sessionUpdate": "usage_update", "used": 1, "size": 2}).update(
+        {"sessionUpdate": "subagent_update", "sessionId": "s"}
+    )
+    assert log.replay() == []
+    assert updates(log.replay(kinds=KINDS | {"subagent_update"})) == [{"sessionUpdate": "subagent_update", "sessionId": "s"}]
 
 
 def test_facts_once() -> None:
@@ -262,15 +322,19 @@ def test_facts_once() -> None:
     log = Log()
     for size in (1, 2):
         log.update({"sessionUpdate": "usage_update", "used": size, "size": 9})
-        log.update({"sessionUpdate": "available_commands_update", "availableCommands": [{"name": "a", "description": "b"}] * size})
+        log.update(
+            {"sessionUpdate": "available_commands_update", "availableCommands": [{"name": "a", "description": "b"}] * size}
+        )
         log.update({"sessionUpdate": "session_info_update", "title": f"T{size}"})
         log.update({"sessionUpdate": "current_mode_update", "currentModeId": "m"})
     got = params(Replay(SESSION, KINDS).facts(log.fold()))
-    assert {"available_commands_update": 6, "usage_update": 5, "session_info_update": 7} == {
-        item["update"]["sessionUpdate"]: item["_meta"]["acpd.dev/seq"] for item in got
+    assert {item["update"]["sessionUpdate"]: item["_meta"]["acpd.dev/seq"] for item in got} == {
+        "available_commands_update": 6,
+        "usage_update": 5,
+        "session_info_update": 7,
     }
-    assert [] == Replay(SESSION, frozenset()).facts(log.fold())
-    assert [] == Replay(SESSION, KINDS).facts(Fold())
+    assert Replay(SESSION, frozenset()).facts(log.fold()) == []
+    assert Replay(SESSION, KINDS).facts(Fold()) == []
 
 
 @pytest.mark.parametrize(("last", "expected"), [({}, "T1"), ({"title": None}, None), ({"title": "T2"}, "T2")])
@@ -287,25 +351,54 @@ def test_unreadable_lines_are_counted() -> None:
     log = Log().say("a")
     for kind in ("tool_call", "plan_update", "compaction_update", "agent_thought_chunk"):
         log.lines.append(Stored(type="update", id="x", seq=9, parentId="e1", kind=kind))
-    log.lines.append(Stored(type="prompt", id="y", seq=10, parentId="x", prompt=module.Raw(b"7")))
+    log.lines.append(Stored(type="update", id="z", seq=9, parentId="e1", kind="tool_call", params=log.lines[0].params))
+    log.lines.append(Stored(type="prompt", id="y", seq=10, parentId="x", prompt=Raw(b"7")))
     log.say("b")
     replay = Replay(SESSION, KINDS)
-    assert ["a", "b"] == [item["content"]["text"] for item in updates(replay.feed(log.path()))]
-    assert 5 == replay.unreadable
+    assert [item["content"]["text"] for item in updates(replay.feed(log.path()))] == ["a", "b"]
+    assert replay.unreadable == 6
+
+
+def test_what_is_not_valid_is_mended_or_left_out() -> None:
+    """An update that was kept though it is not valid goes out as it went live: mended, or not at all."""
+    log = Log().update({"sessionUpdate": "tool_call", "toolCallId": "c1", "title": "T", "status": 5, "kind": "read"})
+    log.update({"sessionUpdate": "tool_call", "title": "no id"}).update({"sessionUpdate": "agent_message_chunk"})
+    log.update({"sessionUpdate": "agent_message_chunk", "content": text("a") | {"annotations": 7}})
+    call = {"sessionUpdate": "tool_call", "toolCallId": "c1", "title": "T", "kind": "read"}
+    assert [call, text("a")] == [item if "title" in item else item["content"] for item in updates(log.replay())]
+    assert log.live() == log.replay()
 
 
 def test_live_is_the_stored_line() -> None:
     """A client that catches up gets one frame per update, a prompt block by block, facts as they were, and nothing else."""
-    log = Log().prompt(text("a"), text("b")).turn("running").say("c").say("d").update({"sessionUpdate": "current_mode_update", "currentModeId": "m"})
+    log = (
+        Log()
+        .prompt(text("a"), text("b"))
+        .turn("running")
+        .say("c")
+        .say("d")
+        .update({"sessionUpdate": "current_mode_update", "currentModeId": "m"})
+    )
     log.other("ask", b',"method":"session/request_permission","params":{"sessionId":"i","update":{}}').turn("ended")
-    assert ["a", "b", "c", "d", None] == [item.get("content", {}).get("text") for item in updates(log.live())]
+    assert [item.get("content", {}).get("text") for item in updates(log.live())] == ["a", "b", "c", "d", None]
 
 
 def test_message_ids_are_the_same_in_every_replay() -> None:
     """Whatever the windows, each message has one id, its own, and the same one live."""
-    log = Log().prompt(text("p")).turn("running").say("a").say("b").call("c").say("c").say("t", kind="agent_thought_chunk").turn("ended").prompt(text("q"))
+    log = (
+        Log()
+        .prompt(text("p"))
+        .turn("running")
+        .say("a")
+        .say("b")
+        .call("c")
+        .say("c")
+        .say("t", kind="agent_thought_chunk")
+        .turn("ended")
+        .prompt(text("q"))
+    )
     expected = oracle.check_ids(params(log.live()))
-    assert 5 == len(expected)
+    assert len(expected) == 5
     for window in (1, 2, 3, 100):
         assert expected == oracle.check_ids(params(log.replay(window=window)))
 
@@ -320,7 +413,9 @@ blocks = st.one_of(
     words.map(lambda value: {"type": "text", "text": value, "annotations": {"priority": 0.5}}),
     st.just({"type": "image", "mimeType": "image/png", "data": "AAAA"}),
 )
-items = st.one_of(words.map(content), st.just(TERMINAL), st.just({"type": "diff", "path": "/a", "newText": "b", "oldText": None}))
+items = st.one_of(
+    words.map(content), st.just(TERMINAL), st.just({"type": "diff", "path": "/a", "newText": "b", "oldText": None})
+)
 states = st.sampled_from(["pending", "in_progress", "completed", "failed", None])
 tool_members = st.fixed_dictionaries(
     {},
@@ -340,13 +435,23 @@ def chunk(kind: str, block: Json, name: str | None, meta: bool) -> Json:
     return update | ({"messageId": name} if name else {}) | ({"_meta": {"k": 1}} if meta else {})
 
 
-chunks = st.builds(chunk, st.sampled_from(["agent_message_chunk", "agent_thought_chunk", "user_message_chunk"]), blocks, names, st.just(False) | st.booleans())
+chunks = st.builds(
+    chunk,
+    st.sampled_from(["agent_message_chunk", "agent_thought_chunk", "user_message_chunk"]),
+    blocks,
+    names,
+    st.just(False) | st.booleans(),
+)
 tools = st.builds(lambda name, new, members: (name, new, members), calls, st.booleans(), tool_members).map(
-    lambda parts: {"sessionUpdate": "tool_call" if parts[1] else "tool_call_update", "toolCallId": parts[0]}
-    | ({"title": "t"} | {key: value for key, value in parts[2].items() if value is not None} if parts[1] else parts[2])
+    lambda parts: (
+        {"sessionUpdate": "tool_call" if parts[1] else "tool_call_update", "toolCallId": parts[0]}
+        | ({"title": "t"} | {key: value for key, value in parts[2].items() if value is not None} if parts[1] else parts[2])
+    )
 )
 plans = st.one_of(
-    st.integers(0, 3).map(lambda n: {"sessionUpdate": "plan", "entries": [{"content": str(n), "priority": "low", "status": "pending"}] * n}),
+    st.integers(0, 3).map(
+        lambda n: {"sessionUpdate": "plan", "entries": [{"content": str(n), "priority": "low", "status": "pending"}] * n}
+    ),
     st.builds(named_plan, st.sampled_from("pq"), st.integers(0, 3)),
     st.sampled_from("pq").map(lambda name: {"sessionUpdate": "plan_removed", "planId": name}),
 )
@@ -354,9 +459,15 @@ compactions = st.one_of(
     st.builds(
         lambda name, more: {"sessionUpdate": "compaction_update", "compactionId": name, "status": "completed"} | more,
         st.sampled_from("kl"),
-        st.fixed_dictionaries({}, optional={"summary": st.none() | st.lists(blocks, max_size=2), "error": st.none() | words, "_meta": st.none()}),
+        st.fixed_dictionaries(
+            {}, optional={"summary": st.none() | st.lists(blocks, max_size=2), "error": st.none() | words, "_meta": st.none()}
+        ),
     ),
-    st.builds(lambda name, block: {"sessionUpdate": "compaction_summary_chunk", "compactionId": name, "content": block}, st.sampled_from("kl"), blocks),
+    st.builds(
+        lambda name, block: {"sessionUpdate": "compaction_summary_chunk", "compactionId": name, "content": block},
+        st.sampled_from("kl"),
+        blocks,
+    ),
 )
 facts = st.one_of(
     st.integers(0, 9).map(lambda n: {"sessionUpdate": "usage_update", "used": n, "size": 9}),
@@ -364,7 +475,12 @@ facts = st.one_of(
     st.just({"sessionUpdate": "notice", "severity": "info", "title": "n"}),
 )
 said = st.one_of(chunks, chunks, chunks, tools, tools, plans, compactions, facts)
-turns = st.tuples(st.lists(blocks, min_size=1, max_size=2), st.lists(said, max_size=12), st.sampled_from(["ended", "interrupted", ""]), st.lists(said, max_size=2))
+turns = st.tuples(
+    st.lists(blocks, min_size=1, max_size=2),
+    st.lists(said, max_size=12),
+    st.sampled_from(["ended", "interrupted", ""]),
+    st.lists(said, max_size=2),
+)
 
 
 def history(parts: list[tuple[list[Json], list[Json], str, list[Json]]]) -> Log:
@@ -397,9 +513,12 @@ def test_loaded_is_what_was_seen(parts: list[tuple[list[Json], list[Json], str, 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(turns, max_size=3), st.integers(1, 12))
 def test_replay_keeps_the_rules(parts: list[tuple[list[Json], list[Json], str, list[Json]]], window: int) -> None:
-    """Each tool call and compaction is announced once and before its updates, each has a title, and no terminal is left."""
+    """Each frame is valid by ACP's schema, each tool call is announced once and before its updates, no terminal is left."""
     announced: list[str] = []
-    for update in updates(history(parts).replay(window=window)):
+    frames_load = history(parts).replay(window=window)
+    for frame in frames_load:
+        WireCheck().sent_by_acpd_to_client(frame)
+    for update in updates(frames_load):
         if update["sessionUpdate"] == "tool_call":
             announced.append(update["toolCallId"])
             assert isinstance(update["title"], str)
@@ -412,11 +531,11 @@ def test_replay_keeps_the_rules(parts: list[tuple[list[Json], list[Json], str, l
 def test_inner_session_id_is_never_sent() -> None:
     """No frame names the agent's own session id."""
     log = Log().prompt(text("a")).say("x").say("y").call("c").patch("c", status="completed")
-    assert [] == [frame for frame in log.replay() + log.replay(window=1) + log.live() if INNER.encode() in frame]
+    assert [frame for frame in log.replay() + log.replay(window=1) + log.live() if INNER.encode() in frame] == []
 
 
 def test_frames_are_those_of_the_stored_line() -> None:
     """A replayed line that stands alone is the frame that went out live."""
     log = Log().prompt(text("a")).turn("running").say("x").call("c", status="completed").turn("ended")
     assert log.live() == log.replay()
-    assert frames.decode_params(json.dumps({"sessionId": "i", "update": {}}).encode()).update == module.Raw(b"{}")
+    assert frames.decode_params(json.dumps({"sessionId": "i", "update": {}}).encode()).update == Raw(b"{}")

@@ -117,7 +117,7 @@ class _Folder:
         name = update.pop("compactionId")
         if name not in self.view.compactions:
             self.view.timeline.append({"compaction": name})
-        entity = self.view.compactions.setdefault(name, {"summary": []})
+        entity: Json = self.view.compactions.setdefault(name, {"summary": []})
         if kind == "compaction_summary_chunk":
             append_block(entity["summary"], update["content"])
             return
@@ -166,7 +166,8 @@ def message_ids(updates: Iterable[Json]) -> list[tuple[str, str | None]]:
 
 def check_ids(updates: Iterable[Json]) -> list[tuple[str, str]]:
     """The ids of all messages. Raises AssertionError if a message has none, or an id comes back after another message of its
-    kind: then it names two messages ("a changed messageId indicates a new message"). Kinds have id spaces of their own."""
+    kind: then it names two messages ("a changed messageId indicates a new message"). Kinds have id spaces of their own.
+    """
     folder = _folded(updates)
     missing = [kind for kind, identifier in folder.ids if not identifier]
     assert not missing, f"{len(missing)} messages without messageId: {missing[:3]}"
