@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -163,14 +164,19 @@ class Stage:
 
     def editor(self, client_name: str = "") -> Editor:
         """A new client process with a new acpd (or agent) below it."""
-        tag = f"run{len(self.runs)}"
-        logs = self.place.folder / tag
+        command, env = self.command()
+        peer = client(client_name or self.client_name, self.place.installed)
+        return Editor(peer, command, env, self.place, self.runs[-1].name)
+
+    def command(self) -> tuple[list[str], dict[str, str]]:
+        """What a client has to start, and in which environment; begins a new run."""
+        logs = self.place.folder / f"run{len(self.runs)}"
         logs.mkdir()
         self.runs.append(logs)
         launch = self.agent.launch(self.place)
-        command = tapped(logs / "agent-%p", launch.command) if self.through else launch.command
+        command = launch.command
         if self.through:
-            command = acpd("run", "--name", self.agent.name, "--", *command)
+            command = acpd("run", "--name", self.agent.name, "--", *tapped(logs / "agent-%p", command))
         env = {
             "PATH": f"{self.place.installed.node_bin}:{os.environ['PATH']}",
             "HOME": str(self.place.home),
@@ -179,8 +185,7 @@ class Stage:
             proc.MARK: self.mark,
             **launch.env,
         }
-        peer = client(client_name or self.client_name, self.place.installed)
-        return Editor(peer, tapped(logs / "client", command), env, self.place, tag)
+        return tapped(logs / "client-%p", command), env
 
     def begin(self, editor: Editor) -> str:
         """initialize, authenticate, session/new, set_mode: up to the session id."""
@@ -197,13 +202,15 @@ class Stage:
             editor.call("authenticate", methodId=self.agent.authenticate)
         return hello
 
-    def kill(self) -> None:
-        """Send SIGKILL to what the client started (acpd) in the newest run."""
-        os.kill(self.pid(), 9)
+    def kill(self, pid: int = 0) -> None:
+        """Send SIGKILL to what the client started (acpd) in the newest run, or to this process."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid or self.pids()[-1], signal.SIGKILL)
 
-    def pid(self) -> int:
-        """The process id of acpd in the newest run."""
-        return int((self.runs[-1] / "client.pid").read_text())
+    def pids(self) -> list[int]:
+        """The process ids of acpd in the newest run, oldest first; most clients start it once."""
+        logs = sorted(self.runs[-1].glob("client-*.pid"), key=lambda path: path.stat().st_mtime_ns)
+        return [int(path.read_text()) for path in logs]
 
     def agent_pids(self) -> list[int]:
         """The process ids of the agents of the newest run."""
