@@ -6,6 +6,7 @@ heavy or free of form stays Raw.
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Literal
 
 import msgspec
@@ -24,19 +25,19 @@ class Anything(Struct, gc=False):
 class Open(Struct, gc=False, rename={"meta": "_meta"}, kw_only=True):
     """A type of the schema: it has `_meta`, and members that nobody knows are kept."""
 
-    meta: Anything | None | UnsetType = UNSET
+    meta: Anything | UnsetType | None = UNSET
 
 
 class Annotations(Open, gc=False):
-    audience: list[Literal["assistant", "user"]] | None | UnsetType = UNSET
-    lastModified: str | None | UnsetType = UNSET
-    priority: float | None | UnsetType = UNSET
+    audience: list[Literal["assistant", "user"]] | UnsetType | None = UNSET
+    lastModified: str | UnsetType | None = UNSET
+    priority: float | UnsetType | None = UNSET
 
 
 class Block(Open, gc=False, kw_only=True):
     """Any content block."""
 
-    annotations: Annotations | None | UnsetType = UNSET
+    annotations: Annotations | UnsetType | None = UNSET
 
 
 class Text(Block, gc=False, kw_only=True, tag_field="type", tag="text"):
@@ -46,7 +47,7 @@ class Text(Block, gc=False, kw_only=True, tag_field="type", tag="text"):
 class Image(Block, gc=False, kw_only=True, tag_field="type", tag="image"):
     data: str
     mimeType: str
-    uri: str | None | UnsetType = UNSET
+    uri: str | UnsetType | None = UNSET
 
 
 class Audio(Block, gc=False, kw_only=True, tag_field="type", tag="audio"):
@@ -57,10 +58,10 @@ class Audio(Block, gc=False, kw_only=True, tag_field="type", tag="audio"):
 class ResourceLink(Block, gc=False, kw_only=True, tag_field="type", tag="resource_link"):
     name: str
     uri: str
-    title: str | None | UnsetType = UNSET
-    description: str | None | UnsetType = UNSET
-    mimeType: str | None | UnsetType = UNSET
-    size: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None | UnsetType = UNSET
+    title: str | UnsetType | None = UNSET
+    description: str | UnsetType | None = UNSET
+    mimeType: str | UnsetType | None = UNSET
+    size: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | UnsetType | None = UNSET
 
 
 class Contents(Open, gc=False, kw_only=True):
@@ -69,7 +70,7 @@ class Contents(Open, gc=False, kw_only=True):
     uri: str
     text: str | UnsetType = UNSET
     blob: str | UnsetType = UNSET
-    mimeType: str | None | UnsetType = UNSET
+    mimeType: str | UnsetType | None = UNSET
 
     def __post_init__(self) -> None:
         if self.text is UNSET and self.blob is UNSET:
@@ -90,7 +91,7 @@ class Content(Open, gc=False, kw_only=True, tag_field="type", tag="content"):
 class Diff(Open, gc=False, kw_only=True, tag_field="type", tag="diff"):
     path: str
     newText: str
-    oldText: str | None | UnsetType = UNSET
+    oldText: str | UnsetType | None = UNSET
 
 
 class Terminal(Open, gc=False, kw_only=True, tag_field="type", tag="terminal"):
@@ -102,7 +103,7 @@ ToolCallContent = Content | Diff | Terminal
 
 class Location(Open, gc=False, kw_only=True):
     path: str
-    line: Annotated[int, Meta(ge=0, le=2**32 - 1)] | None | UnsetType = UNSET
+    line: Annotated[int, Meta(ge=0, le=2**32 - 1)] | UnsetType | None = UNSET
 
 
 ToolKind = Literal["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"]
@@ -122,7 +123,7 @@ class CommandInput(Open, gc=False, kw_only=True):
 class Command(Open, gc=False, kw_only=True):
     name: str
     description: str
-    input: CommandInput | None | UnsetType = UNSET
+    input: CommandInput | UnsetType | None = UNSET
 
 
 class Cost(Open, gc=False, kw_only=True):
@@ -134,9 +135,9 @@ class Usage(Open, gc=False, kw_only=True):
     totalTokens: Uint64
     inputTokens: Uint64
     outputTokens: Uint64
-    thoughtTokens: Uint64 | None | UnsetType = UNSET
-    cachedReadTokens: Uint64 | None | UnsetType = UNSET
-    cachedWriteTokens: Uint64 | None | UnsetType = UNSET
+    thoughtTokens: Uint64 | UnsetType | None = UNSET
+    cachedReadTokens: Uint64 | UnsetType | None = UNSET
+    cachedWriteTokens: Uint64 | UnsetType | None = UNSET
 
     def __post_init__(self) -> None:
         counts = (self.thoughtTokens, self.cachedReadTokens, self.cachedWriteTokens)
@@ -157,4 +158,7 @@ def within_uint64(*numbers: int) -> None:
         raise ValueError("Expected `int` of 64 bits")
 
 
-decode_blocks = msgspec.json.Decoder(list[ContentBlock]).decode
+@functools.cache
+def blocks_decoder() -> msgspec.json.Decoder[list[ContentBlock]]:
+    """For the blocks of a prompt; made when it is first needed."""
+    return msgspec.json.Decoder(list[ContentBlock])

@@ -45,7 +45,7 @@ def mend(shape: Any, raw: bytes, notes: list[str], path: str = "") -> bytes | No
         return raw
     for arm, strict in _arms(shape):
         found: list[str] = []
-        mended = _mend_arm(arm, strict, raw, found, path)
+        mended = _mend_arm(arm, raw, found, path, strict=strict)
         if mended is not None:
             notes += found
             return mended
@@ -55,7 +55,7 @@ def mend(shape: Any, raw: bytes, notes: list[str], path: str = "") -> bytes | No
 def fits(shape: Any, raw: bytes) -> bool:
     """Whether this text has exactly this shape, as far as msgspec decides it."""
     try:
-        _decoder(shape).decode(raw)
+        decoder(shape).decode(raw)
     except FAULTS:
         return False
     return True
@@ -89,37 +89,38 @@ def blame(shape: Any, raw: bytes, path: str) -> str:
 
 
 @functools.lru_cache(maxsize=512)
-def _decoder(shape: Any) -> msgspec.json.Decoder[Any]:
+def decoder(shape: Any) -> msgspec.json.Decoder[Any]:
+    """Made when it is first needed: msgspec evaluates the annotations then, which takes up to milliseconds."""
     return msgspec.json.Decoder(shape)
 
 
-def _arms(shape: Any, strict: bool = False) -> Iterator[tuple[Any, bool]]:
+def _arms(shape: Any, *, strict: bool = False) -> Iterator[tuple[Any, bool]]:
     """The Structs and lists that this shape may be, and whether they are exempt from repair."""
     origin = get_origin(shape)
     if origin is Annotated:
         inner, *marks = get_args(shape)
         strict = strict or STRICT in marks
-        yield from _arms(inner, strict)
+        yield from _arms(inner, strict=strict)
         for mark in marks:
             if isinstance(mark, Or):
-                yield from _arms(mark.shape, strict)
+                yield from _arms(mark.shape, strict=strict)
     elif origin is Union or origin is UnionType:
         for arm in get_args(shape):
-            yield from _arms(arm, strict)
+            yield from _arms(arm, strict=strict)
     elif origin is list or (isinstance(shape, type) and issubclass(shape, Struct)):
         yield shape, strict
 
 
-def _mend_arm(arm: Any, strict: bool, raw: bytes, notes: list[str], path: str) -> bytes | None:
+def _mend_arm(arm: Any, raw: bytes, notes: list[str], path: str, *, strict: bool) -> bytes | None:
     try:
         if get_origin(arm) is list:
-            return _mend_items(get_args(arm)[0], strict, raw, notes, path)
+            return _mend_items(get_args(arm)[0], raw, notes, path, strict=strict)
         return _mend_members(arm, raw, notes, path)
     except FAULTS:
         return None
 
 
-def _mend_items(shape: Any, strict: bool, raw: bytes, notes: list[str], path: str) -> bytes | None:
+def _mend_items(shape: Any, raw: bytes, notes: list[str], path: str, *, strict: bool) -> bytes | None:
     spans = splice.items(raw)
     edits: list[splice.Edit] = []
     gone: set[int] = set()
@@ -173,7 +174,7 @@ def _tagged(shape: type[Struct], raw: bytes, spans: dict[str, tuple[int, int]]) 
     if config.tag_field is None:
         return True
     span = spans.get(config.tag_field)
-    return span is not None and _decoder(Any).decode(raw[slice(*span)]) == config.tag
+    return span is not None and decoder(Any).decode(raw[slice(*span)]) == config.tag
 
 
 def _whole(shape: type[Struct], text: bytes) -> bool:

@@ -8,23 +8,22 @@ request's arrays are never dropped. What is passed on to an agent stays Raw, byt
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar
-from urllib.parse import urlsplit
+import re
+from typing import Annotated, Literal, TypeVar
 
-import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from acpd.errors import INVALID_PARAMS, RequestError
-from acpd.wire import mend, splice
-from acpd.wire.blocks import Anything, ContentBlock, Open, decode_blocks
+from acpd.wire import mend, splice, titles
+from acpd.wire.blocks import Anything, ContentBlock, Open, blocks_decoder
 from acpd.wire.envelope import valid_id
-from acpd.wire.titles import first_line_title as first_line_title
 
 AnyRequest = TypeVar("AnyRequest", bound="Request")
 Session = TypeVar("Session", bound="NewSession")
 Params = Raw | UnsetType
 EMPTY = Raw(b"[]")
+
+first_line_title = titles.first_line_title
 
 
 class Request(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
@@ -130,13 +129,13 @@ class _Files(Open, gc=False, kw_only=True):
 
 
 class _Boolean(Open, gc=False, kw_only=True):
-    boolean: Open | None | UnsetType = UNSET
+    boolean: Open | UnsetType | None = UNSET
 
 
 class _SessionCapabilities(Open, gc=False, kw_only=True):
-    compaction: Anything | None | UnsetType = UNSET
-    configOptions: _Boolean | None | UnsetType = UNSET
-    notices: Anything | None | UnsetType = UNSET
+    compaction: Anything | UnsetType | None = UNSET
+    configOptions: _Boolean | UnsetType | None = UNSET
+    notices: Anything | UnsetType | None = UNSET
 
 
 class _Auth(Open, gc=False, kw_only=True):
@@ -144,47 +143,37 @@ class _Auth(Open, gc=False, kw_only=True):
 
 
 class _Elicitation(Open, gc=False, kw_only=True):
-    form: Open | None | UnsetType = UNSET
-    url: Open | None | UnsetType = UNSET
+    form: Open | UnsetType | None = UNSET
+    url: Open | UnsetType | None = UNSET
 
 
 class _ClientCapabilities(Open, gc=False, kw_only=True):
     fs: _Files | UnsetType = UNSET
     terminal: bool | UnsetType = UNSET
-    session: _SessionCapabilities | None | UnsetType = UNSET
-    subagents: Open | None | UnsetType = UNSET
-    plan: Open | None | UnsetType = UNSET
+    session: _SessionCapabilities | UnsetType | None = UNSET
+    subagents: Open | UnsetType | None = UNSET
+    plan: Open | UnsetType | None = UNSET
     auth: _Auth | UnsetType = UNSET
-    elicitation: _Elicitation | None | UnsetType = UNSET
+    elicitation: _Elicitation | UnsetType | None = UNSET
 
 
 class _Implementation(Open, gc=False, kw_only=True):
     name: str
     version: str
-    title: str | None | UnsetType = UNSET
+    title: str | UnsetType | None = UNSET
 
 
 _SERVERS: dict[str, type[Struct]] = {"stdio": _Stdio, "http": _Remote, "sse": _Remote, "acp": _Acp}
-_decode_items = msgspec.json.Decoder(list[Raw]).decode
-_decode_transport = msgspec.json.Decoder(_Transport).decode
-_decode_transports = msgspec.json.Decoder(list[_Transport]).decode
-_decode_server: dict[str, Callable[[Raw], Any]] = {kind: msgspec.json.Decoder(shape).decode for kind, shape in _SERVERS.items()}
-_decode_prompt = msgspec.json.Decoder(Prompt).decode
-_decode_new = msgspec.json.Decoder(NewSession).decode
-_decode_old = msgspec.json.Decoder(OldSession).decode
-_decode_for_session = msgspec.json.Decoder(ForSession).decode
-_decode_list = msgspec.json.Decoder(ListSessions).decode
-_decode_mode = msgspec.json.Decoder(SetMode).decode
-_decode_option = msgspec.json.Decoder(SetConfigOption).decode
-_decode_cancel = msgspec.json.Decoder(CancelRequest).decode
-_decode_initialize = msgspec.json.Decoder(Initialize).decode
-_decode_authenticate = msgspec.json.Decoder(Authenticate).decode
-_decode_request = msgspec.json.Decoder(Request).decode
+# RFC 3986 as far as it matters: scheme, user, host (or [IPv6]), port, rest. urllib.parse would cost milliseconds at each start.
+_URL = re.compile(
+    r"https?://(?:[^\s/?#@\x00-\x1f]*@)?(?:\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]\x00-\x1f]+)(?::([0-9]{0,5}))?(?:[/?#][^\s\x00-\x1f]*)?",
+    re.IGNORECASE,
+)
 
 
 def parse_initialize(params: Params) -> Initialize:
-    """protocolVersion is an integer 0..65535 (bool and text are not); what is malformed besides counts as absent."""
-    request = _parsed(_decode_initialize, params)
+    """ProtocolVersion is an integer 0..65535 (bool and text are not); what is malformed besides counts as absent."""
+    request = _parsed(Initialize, params)
     request.clientCapabilities = _mended(_ClientCapabilities, request.clientCapabilities)
     request.clientInfo = _mended(_Implementation, request.clientInfo)
     return request
@@ -192,49 +181,49 @@ def parse_initialize(params: Params) -> Initialize:
 
 def parse_new(params: Params) -> NewSession:
     """session/new: cwd and mcpServers are required."""
-    return _checked(_parsed(_decode_new, params), required=True)
+    return _checked(_parsed(NewSession, params), required=True)
 
 
 def parse_load(params: Params) -> OldSession:
     """session/load: sessionId, cwd and mcpServers are required."""
-    return _checked(_parsed(_decode_old, params), required=True)
+    return _checked(_parsed(OldSession, params), required=True)
 
 
 def parse_resume(params: Params) -> OldSession:
     """session/resume: sessionId and cwd are required."""
-    return _checked(_parsed(_decode_old, params), required=False)
+    return _checked(_parsed(OldSession, params), required=False)
 
 
 def parse_fork(params: Params) -> OldSession:
     """session/fork: sessionId and cwd are required; what is omitted is not taken over from the source (S7)."""
-    return _checked(_parsed(_decode_old, params), required=False)
+    return _checked(_parsed(OldSession, params), required=False)
 
 
 def parse_list(params: Params) -> ListSessions:
     """session/list: all members are optional, and so are the params. A cwd must be absolute."""
-    request = _parsed(_decode_list, params)
+    request = _parsed(ListSessions, params)
     if request.cwd is not None:
         _absolute(request.cwd, "params.cwd")
     return request
 
 
 def parse_close(params: Params) -> ForSession:
-    return _parsed(_decode_for_session, params)
+    return _parsed(ForSession, params)
 
 
 def parse_delete(params: Params) -> ForSession:
-    return _parsed(_decode_for_session, params)
+    return _parsed(ForSession, params)
 
 
 def parse_cancel(params: Params) -> ForSession:
-    return _parsed(_decode_for_session, params)
+    return _parsed(ForSession, params)
 
 
 def parse_prompt(params: Params) -> Prompt:
     """session/prompt: at least one block, each of a known type with what that type requires."""
-    request = _parsed(_decode_prompt, params)
+    request = _parsed(Prompt, params)
     try:
-        if decode_blocks(request.prompt):
+        if blocks_decoder().decode(request.prompt):
             return request
     except mend.FAULTS:
         request.prompt = _mended_blocks(bytes(request.prompt))
@@ -243,12 +232,12 @@ def parse_prompt(params: Params) -> Prompt:
 
 
 def parse_set_mode(params: Params) -> SetMode:
-    return _parsed(_decode_mode, params)
+    return _parsed(SetMode, params)
 
 
 def parse_set_config_option(params: Params) -> SetConfigOption:
     """session/set_config_option: value is text, or a bool where type is "boolean"."""
-    request = _parsed(_decode_option, params)
+    request = _parsed(SetConfigOption, params)
     if isinstance(request.value, bool) and (request.type is UNSET or not mend.fits(Literal["boolean"], bytes(request.type))):
         raise _invalid('params.value may be a bool only with params.type "boolean"')
     return request
@@ -256,29 +245,29 @@ def parse_set_config_option(params: Params) -> SetConfigOption:
 
 def parse_cancel_request(params: Params) -> CancelRequest:
     """$/cancel_request: requestId as written, which is a string, an integer or null."""
-    request = _parsed(_decode_cancel, params)
+    request = _parsed(CancelRequest, params)
     if not valid_id(bytes(request.requestId)):
         raise _invalid("params.requestId must be a string, an integer or null")
     return request
 
 
 def parse_authenticate(params: Params) -> Authenticate:
-    return _parsed(_decode_authenticate, params)
+    return _parsed(Authenticate, params)
 
 
 def parse_logout(params: Params) -> Request:
     """logout: the params may be absent."""
-    return _parsed(_decode_request, params)
+    return _parsed(Request, params)
 
 
 def transports(request: NewSession) -> set[str]:
     """The transports that this request's MCP servers need: of "stdio", "http", "sse", "acp"."""
-    return {server.type or "stdio" for server in _decode_transports(request.mcpServers)}
+    return {server.type or "stdio" for server in mend.decoder(list[_Transport]).decode(request.mcpServers)}
 
 
-def _parsed(decode: Callable[[Raw | bytes], AnyRequest], params: Params) -> AnyRequest:
+def _parsed(shape: type[AnyRequest], params: Params) -> AnyRequest:
     try:
-        request = decode(b"{}" if isinstance(params, UnsetType) else params)
+        request: AnyRequest = mend.decoder(shape).decode(b"{}" if isinstance(params, UnsetType) else params)
     except mend.FAULTS as error:
         raise _invalid(_reason(error, "params")) from None
     if request.meta is not UNSET:
@@ -366,11 +355,11 @@ def _checked_servers(servers: bytes) -> Raw:
 def _checked_server(entry: bytes, place: str) -> bytes:
     """Raises RequestError that names the member and no value. An array that is null becomes `[]`."""
     try:
-        kind = _decode_transport(entry).type or "stdio"
-        decode = _decode_server.get(kind)
-        if decode is None:
+        kind = mend.decoder(_Transport).decode(entry).type or "stdio"
+        shape = _SERVERS.get(kind)
+        if shape is None:
             raise _invalid(f"{place}.type is not a known transport")
-        server = decode(Raw(entry))
+        server = mend.decoder(shape).decode(entry)
     except mend.FAULTS as error:
         raise _invalid(_reason(error, place)) from None
     if isinstance(server, _Remote):
@@ -382,10 +371,6 @@ def _checked_server(entry: bytes, place: str) -> bytes:
 
 
 def _web_url(url: str, place: str) -> None:
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable or any(c <= " " or c == "\x7f" for c in url):
+    match = _URL.fullmatch(url)
+    if match is None or not 0 < int(match[1] or 1) < 65536:
         raise _invalid(f"{place} must be an http or https URL with a host")

@@ -6,6 +6,7 @@ schema says how (acpd.wire.mend); the text of the agent is never rewritten other
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Literal, get_args
 
 import msgspec
@@ -36,7 +37,7 @@ class Look(Struct, frozen=True, gc=False):
     | member | |
     |---|---|
     | kind | `sessionUpdate`, or empty if it has none |
-    | sendable | the update as a client may get it: the same object where it is valid, else the repaired text; None: not at all |
+    | sendable | what a client may get: the same object where it is valid, else the repaired text; None: nothing |
     | warning | what is wrong with it, for the log and for people; empty: nothing |
     | plain | a chunk of text and nothing else, so that it can be joined with its neighbours |
     | message_id | the agent's own messageId, or empty |
@@ -74,7 +75,7 @@ class _Update(Open, gc=False, kw_only=True, tag_field="sessionUpdate"):
 
 class _Chunk(Open, gc=False, kw_only=True):
     content: ContentBlock
-    messageId: str | None | UnsetType = UNSET
+    messageId: str | UnsetType | None = UNSET
 
 
 class UserMessageChunk(_Chunk, gc=False, kw_only=True, tag_field="sessionUpdate", tag="user_message_chunk"):
@@ -92,7 +93,7 @@ class AgentThoughtChunk(_Chunk, gc=False, kw_only=True, tag_field="sessionUpdate
 class ToolCall(_Update, gc=False, kw_only=True, tag="tool_call"):
     toolCallId: str
     title: str
-    name: str | None | UnsetType = UNSET
+    name: str | UnsetType | None = UNSET
     kind: ToolKind | UnsetType = UNSET
     status: ToolStatus | UnsetType = UNSET
     content: list[ToolCallContent] | UnsetType = UNSET
@@ -103,12 +104,12 @@ class ToolCall(_Update, gc=False, kw_only=True, tag="tool_call"):
 
 class ToolCallUpdate(_Update, gc=False, kw_only=True, tag="tool_call_update"):
     toolCallId: str
-    title: str | None | UnsetType = UNSET
-    name: str | None | UnsetType = UNSET
-    kind: ToolKind | None | UnsetType = UNSET
-    status: ToolStatus | None | UnsetType = UNSET
-    content: list[ToolCallContent] | None | UnsetType = UNSET
-    locations: list[Location] | None | UnsetType = UNSET
+    title: str | UnsetType | None = UNSET
+    name: str | UnsetType | None = UNSET
+    kind: ToolKind | UnsetType | None = UNSET
+    status: ToolStatus | UnsetType | None = UNSET
+    content: list[ToolCallContent] | UnsetType | None = UNSET
+    locations: list[Location] | UnsetType | None = UNSET
     rawInput: Raw | UnsetType = UNSET
     rawOutput: Raw | UnsetType = UNSET
 
@@ -151,7 +152,7 @@ class CurrentModeUpdate(_Update, gc=False, kw_only=True, tag="current_mode_updat
 class SelectOption(Open, gc=False, kw_only=True):
     value: str
     name: str
-    description: str | None | UnsetType = UNSET
+    description: str | UnsetType | None = UNSET
 
 
 class SelectGroup(Open, gc=False, kw_only=True):
@@ -163,8 +164,8 @@ class SelectGroup(Open, gc=False, kw_only=True):
 class _ConfigOption(Open, gc=False, kw_only=True):
     id: str
     name: str
-    description: str | None | UnsetType = UNSET
-    category: str | None | UnsetType = UNSET
+    description: str | UnsetType | None = UNSET
+    category: str | UnsetType | None = UNSET
 
 
 class Select(_ConfigOption, gc=False, kw_only=True, tag_field="type", tag="select"):
@@ -181,14 +182,14 @@ class ConfigOptionUpdate(_Update, gc=False, kw_only=True, tag="config_option_upd
 
 
 class SessionInfoUpdate(_Update, gc=False, kw_only=True, tag="session_info_update"):
-    title: str | None | UnsetType = UNSET
-    updatedAt: str | None | UnsetType = UNSET
+    title: str | UnsetType | None = UNSET
+    updatedAt: str | UnsetType | None = UNSET
 
 
 class UsageUpdate(_Update, gc=False, kw_only=True, tag="usage_update"):
     used: Uint64
     size: Uint64
-    cost: Cost | None | UnsetType = UNSET
+    cost: Cost | UnsetType | None = UNSET
 
     def __post_init__(self) -> None:
         within_uint64(self.used, self.size)
@@ -197,14 +198,14 @@ class UsageUpdate(_Update, gc=False, kw_only=True, tag="usage_update"):
 class Notice(_Update, gc=False, kw_only=True, tag="notice"):
     severity: str
     title: Annotated[str, Meta(min_length=1)]
-    description: str | None | UnsetType = UNSET
+    description: str | UnsetType | None = UNSET
 
 
 class CompactionUpdate(_Update, gc=False, kw_only=True, tag="compaction_update"):
     compactionId: str
     status: str
-    summary: list[ContentBlock] | None | UnsetType = UNSET
-    error: str | None | UnsetType = UNSET
+    summary: list[ContentBlock] | UnsetType | None = UNSET
+    error: str | UnsetType | None = UNSET
 
 
 class CompactionSummaryChunk(_Update, gc=False, kw_only=True, tag="compaction_summary_chunk"):
@@ -213,35 +214,35 @@ class CompactionSummaryChunk(_Update, gc=False, kw_only=True, tag="compaction_su
 
 
 class Cancelling(Open, gc=False, kw_only=True):
-    cancel: Open | None | UnsetType = UNSET
+    cancel: Open | UnsetType | None = UNSET
 
 
 class State(Open, gc=False, kw_only=True):
     """StateUpdate. Its set of states is open, so it is no tagged union; `usage` and `stopReason` belong to "idle"."""
 
     state: str
-    stopReason: str | None | UnsetType = UNSET
-    usage: Usage | None | UnsetType = UNSET
-    error: Failure | None | UnsetType = UNSET
+    stopReason: str | UnsetType | None = UNSET
+    usage: Usage | UnsetType | None = UNSET
+    error: Failure | UnsetType | None = UNSET
 
 
 class SubagentUpdate(_Update, gc=False, kw_only=True, tag="subagent_update"):
     sessionId: str
-    title: str | None | UnsetType = UNSET
-    description: str | None | UnsetType = UNSET
-    capabilities: Cancelling | None | UnsetType = UNSET
-    state: State | None | UnsetType = UNSET
+    title: str | UnsetType | None = UNSET
+    description: str | UnsetType | None = UNSET
+    capabilities: Cancelling | UnsetType | None = UNSET
+    state: State | UnsetType | None = UNSET
     cwd: Annotated[str | None, mend.STRICT] | UnsetType = UNSET
     additionalDirectories: Annotated[list[str] | None, mend.STRICT] | UnsetType = UNSET
 
 
 class SessionMessage(_Update, gc=False, kw_only=True, tag="session_message"):
     messageId: str
-    senderSessionId: str | None | UnsetType = UNSET
-    recipientSessionId: str | None | UnsetType = UNSET
-    senderMessageId: str | None | UnsetType = UNSET
-    recipientMessageId: str | None | UnsetType = UNSET
-    content: list[ContentBlock] | None | UnsetType = UNSET
+    senderSessionId: str | UnsetType | None = UNSET
+    recipientSessionId: str | UnsetType | None = UNSET
+    senderMessageId: str | UnsetType | None = UNSET
+    recipientMessageId: str | UnsetType | None = UNSET
+    content: list[ContentBlock] | UnsetType | None = UNSET
 
 
 class SessionMessageChunk(_Update, gc=False, kw_only=True, tag="session_message_chunk"):
@@ -274,7 +275,7 @@ Update = (
 _SHAPES: dict[str, type[Struct]] = {str(shape.__struct_config__.tag): shape for shape in get_args(Update)}
 _KINDS: dict[type[Struct], str] = {shape: kind for kind, shape in _SHAPES.items()}
 
-_GATES: dict[str, tuple[str, ...]] = {kind: () for kind in _SHAPES} | {
+_GATES: dict[str, tuple[str, ...]] = dict.fromkeys(_SHAPES, ()) | {
     "plan_update": ("plan",),
     "plan_removed": ("plan",),
     "notice": ("session", "notices"),
@@ -295,9 +296,13 @@ FACTS = {
 """Kinds of which the log keeps the last one as a fact, and the fact's type."""
 
 _decode_plain = msgspec.json.Decoder(_Plain).decode
-_decode = msgspec.json.Decoder(Update).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_capabilities = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+@functools.cache
+def _decoder() -> msgspec.json.Decoder[Update]:
+    return msgspec.json.Decoder(Update)
 
 
 def look(update: bytes) -> Look:
@@ -311,10 +316,10 @@ def look(update: bytes) -> Look:
         else:
             return Look(plain.sessionUpdate, update, "", True, plain.messageId or "", "", plain.content.text)
     try:
-        value = _decode(update)
+        value: Struct = _decoder().decode(update)
     except mend.FAULTS:
         return _look_closely(update)
-    if not early and isinstance(value, _Chunk):
+    if not early and isinstance(value, UserMessageChunk | AgentMessageChunk | AgentThoughtChunk):
         return _chunk(value, update)
     return _valid(value, update, "")
 
@@ -357,7 +362,7 @@ def _look_closely(update: bytes) -> Look:
         return Look(kind, None, f"{kind}: {mend.blame(shape, text, '')}")
     warning = f"{kind}: malformed, so left out or mended: {_listed(notes)}" if notes else ""
     try:
-        return _valid(_decode(mended), mended, warning)
+        return _valid(_decoder().decode(mended), mended, warning)
     except mend.FAULTS:  # a config option with groups: right, but no shape of one decoder
         return Look(kind, mended, warning)
 
