@@ -53,8 +53,8 @@ class SqliteCatalog(Catalog):
 
     async def put(self, row: Row, /) -> None:
         """Raises StoreError. Cancelling gives up the answer, not the writing."""
-        self._index.changed(row)
         await self._database.write(lambda db: _put(db, row))
+        self._index.changed(row)
 
     async def get(self, session_id: str, /) -> Row | None:
         rows = await self._rows("WHERE id = ?1", session_id)
@@ -126,11 +126,11 @@ class SqliteCatalog(Catalog):
                 gone.append(key)
             except StoreError:  # a log that cannot be read: what the catalog knows of it stays
                 continue
+        await self._database.write(lambda db: _put_newer(db, rows, [key.session for key in gone]))
         for row in rows:
             self._index.changed(row)
         for key in gone:
             self._index.removed(key.agent, key.session)
-        await self._database.write(lambda db: _put_newer(db, rows, [key.session for key in gone]))
         return len(rows)
 
     async def _from_log(self, journals: Journals, key: Key) -> Row:

@@ -3,9 +3,10 @@
 `{"version": 1, "sessions": {<id>: {"title", "summary", "cwd", "createdAt", "updatedAt", "messageCount", "leaf"}}}`.
 It is merged field by field under a flock, so that several processes and other programs may write it: fields and
 entries that acpd does not know stay. The newest 10,000 are kept; an entry without a time is never dropped. A file
-that is no such JSON is put aside and made anew from the catalog.
+that is no such JSON is put aside and made anew.
 
-The catalog says what changed; it is written in a thread at close and at most every 60 seconds.
+The catalog says what changed; that is merged in a thread at close and at most every 60 seconds. The first time in a
+process all rows of the catalog are merged, which also makes good what a killed one had not written yet.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ INTERVAL = 60.0
 """Seconds between two writings while there are changes."""
 
 Entries = dict[str, Any]
+Changes = dict[str, dict[str, Row | None]]
+"""By agent (all together where agents have no folder), by session id. None: it is gone."""
 
 
 def entry(row: Row) -> dict[str, Any]:
@@ -80,7 +83,7 @@ def _time(value: object) -> str:
 
 
 class SessionsJson:
-    """The `sessions.json` files of one user. `rows(agent)` gives the newest 10,000 rows of an agent (None: of all)."""
+    """The `sessions.json` files of one user. `rows(agent)` gives the newest 10,000 rows of an agent (None: of all); it is called in a thread."""
 
     def __init__(
         self,
@@ -96,7 +99,8 @@ class SessionsJson:
         self._rows = rows
         self._interval = interval
         self._files = files
-        self._dirty: dict[str, dict[str, Row | None]] = {}
+        self._dirty: Changes = {}
+        self._merged: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._thread: ThreadPoolExecutor | None = None
         self.problem: str = ""
@@ -121,13 +125,21 @@ class SessionsJson:
         self._timer = None
         self._start()
 
-    def _start(self) -> asyncio.Future[None] | None:
+    def _start(self) -> asyncio.Future[Changes] | None:
         dirty, self._dirty = self._dirty, {}
         if not dirty:
             return None
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="sessions.json")
-        return asyncio.get_running_loop().run_in_executor(self._thread, self._write_all, dirty)
+        done = asyncio.get_running_loop().run_in_executor(self._thread, self._write_all, dirty)
+        done.add_done_callback(self._ended)
+        return done
+
+    def _ended(self, done: asyncio.Future[Changes]) -> None:
+        """What could not be written is written with the next change."""
+        if not done.cancelled() and done.exception() is None:
+            for group, changes in done.result().items():
+                self._dirty[group] = {**changes, **self._dirty.get(group, {})}
 
     async def write(self) -> None:
         """Write what is behind. Never fails: `problem` says what did. Cancelling stops the waiting only."""
@@ -147,13 +159,17 @@ class SessionsJson:
 
     # The thread.
 
-    def _write_all(self, dirty: dict[str, dict[str, Row | None]]) -> None:
+    def _write_all(self, dirty: Changes) -> Changes:
+        """What could not be written."""
+        left: Changes = {}
         self.problem = ""
         for group, changes in dirty.items():
             try:
                 self._write(group, changes)
             except (OSError, StoreError) as error:
                 self.problem = str(error)
+                left[group] = changes
+        return left
 
     def _write(self, group: str, changes: dict[str, Row | None]) -> None:
         # Only for the folder: the session's own part of the key is not in it.
@@ -164,12 +180,13 @@ class SessionsJson:
             self._layout.make(Key(group, "-", self._user), "sessions", sync=False, files=self._files)
         with self._lock(folder):
             document = self._read(folder / NAME)
-            if document is None:
-                document = {"version": VERSION, "sessions": {}}
+            if document is None or group not in self._merged:
                 known: dict[str, Row | None] = {row.id: row for row in self._rows(group if self._layout.per_agent else None)}
                 changes = {**known, **changes}
+            document = document or {"version": VERSION, "sessions": {}}
             document["sessions"] = merge(document["sessions"], changes)
             self._files.write_atomic(folder / NAME, json.dumps(document).encode(), sync=False)
+        self._merged.add(group)
 
     def _read(self, path: Path) -> dict[str, Any] | None:
         """None if it has to be made anew; what was there is then beside it."""

@@ -232,15 +232,11 @@ class Database:
 
     def _end(self, db: Connection | None) -> None:
         """Closing may write the WAL back; that it cannot is no loss, the next one to open will."""
-        try:
-            if db is not None:
-                with self._guard():
-                    db.close()
-        except (OSError, *_errors()):
-            pass
-        finally:
-            if self._closed is not None:
-                self._closed.set_result(None)
+        if db is not None:
+            with suppress(OSError, *_errors()), self._guard():
+                db.close()
+        if self._closed is not None:
+            self._closed.set_result(None)
 
     def _read(self, db: Connection, job: _Job) -> None:
         try:
