@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
 
 from acpd.config import Config
@@ -29,7 +30,8 @@ async def opened(config: Config) -> AsyncGenerator[Store, None]:
     """The configured store, its catalog up to date. Raises StoreError."""
     # By name: acpd does not import its backends (docs/architecture.md, "Floors").
     open_store = import_module("acpd_backends.stores").open_store
-    backend: Backend = open_store(config.storage.backend, config.storage.path, user=config.user, sync=config.storage.sync)
+    storage = config.storage
+    backend: Backend = open_store(storage.backend, Path(storage.path), user=config.user, sync=storage.sync)
     if backend.journals is None or backend.catalog is None:
         raise StoreError("read", config.storage.path, cause=f"the backend {config.storage.backend} has no logs")
     try:
