@@ -49,7 +49,12 @@ def _run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
 
             return serve.login(command_line.flags_of(known), env, known.agent, extra)
     before, after = _split(arguments)
-    values = command_line.parser().parse_args(before)
+    parser = command_line.parser()
+    values, unknown = parser.parse_known_args(before)
+    if unknown and values.command == "run":
+        raise ConfigError(f"acpd run does not know {unknown[0]}", hint="put -- before the agent: acpd run -- COMMAND ARG...")
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if after and values.command != "run":
         raise ConfigError("only 'acpd run' takes a command after --", hint="acpd run -- COMMAND ARG...")
     values.words = [*getattr(values, "words", []), *after]
