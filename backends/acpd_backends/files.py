@@ -22,6 +22,7 @@ from acpd.errors import StoreError
 _FULL = {errno.ENOSPC: "disk full: free space and send again", errno.EDQUOT: "over quota: free space and send again"}
 _RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 _LASTING = {errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EEXIST}
+_BLOCK = 1 << 20
 _temp = itertools.count()
 
 
@@ -67,6 +68,15 @@ class Files:
     def replace(self, source: Path, target: Path) -> None:
         os.replace(source, target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """A second name for a file that never changes; a copy where the file system has no such thing."""
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except FileExistsError:
+            return
+        except OSError:
+            self.write_atomic(target, source.read_bytes(), sync=True)
+
     def unlink(self, path: Path) -> None:
         """Absent is no error."""
         try:
@@ -104,6 +114,25 @@ class Files:
         left = memoryview(data)
         while left:
             left = left[self.write(fd, left) :]
+
+    def append(self, path: Path, data: bytes) -> None:
+        """All of `data` at the end of the file, which is made if it is absent. Not synced."""
+        fd = self.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            self.write_all(fd, data)
+        finally:
+            self.close(fd)
+
+    def write_again(self, path: Path, start: int, end: int) -> None:
+        """Write the bytes of this range once more where they stand, so that the next sync covers them."""
+        fd = self.open(path, os.O_RDWR)
+        try:
+            os.lseek(fd, start, os.SEEK_SET)
+            while start < end and (data := os.pread(fd, min(_BLOCK, end - start), start)):
+                self.write_all(fd, data)
+                start += len(data)
+        finally:
+            self.close(fd)
 
     def sync_folder(self, path: Path) -> None:
         """The names in this folder are on disk."""

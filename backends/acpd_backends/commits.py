@@ -1,0 +1,121 @@
+"""Putting logs on disk: at most 8 syncs at once, one per log, and one sync serves all who wait for that log.
+
+Everything but the jobs runs on the event loop. Who asks while a sync of the same log runs waits for the next one: its
+lines may have been written behind the first. A log whose sync failed is closed, opened again and verified before
+anything is appended to it, because the kernel may have dropped the pages that it could not write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from acpd.errors import StoreError
+
+T = TypeVar("T")
+LIMIT = 8
+Waiters = list[asyncio.Future[None]]
+
+
+class Syncable(Protocol):
+    """What the committer needs of a log. The two jobs run in a thread, the rest on the loop."""
+
+    def sync_job(self) -> tuple[int, Callable[[], None]]:
+        """How far the log is now, and the call that puts so much on disk. That raises OSError."""
+
+    def synced(self, size: int) -> None: ...
+
+    def suspect(self, error: OSError) -> StoreError:
+        """Nothing may be appended until `repaired`. The error for those who wait."""
+
+    def repair_job(self) -> Callable[[], int]:
+        """The call that opens and verifies the log anew. It raises OSError or StoreError."""
+
+    def repaired(self, descriptor: int | None, error: StoreError | None) -> None:
+        """`error`: it stays suspect."""
+
+
+class Committer:
+    """The syncs of one store."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._pool: ThreadPoolExecutor | None = None
+        self._waiters: dict[Syncable, Waiters] = {}
+        self._queue: deque[Syncable] = deque()
+        self._running: dict[Syncable, asyncio.Future[Any]] = {}
+
+    def wait(self, log: Syncable) -> asyncio.Future[None]:
+        """Done when everything that this log has flushed until now is on disk. Cancelling it concerns nobody else."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiters = self._waiters.get(log)
+        if waiters is not None:
+            waiters.append(waiter)
+            return waiter
+        self._waiters[log] = [waiter]
+        if log not in self._running:
+            self._queue.append(log)
+            self._start()
+        return waiter
+
+    def _start(self) -> None:
+        while self._queue and len(self._running) < self._limit:
+            log = self._queue.popleft()
+            waiters = self._waiters.pop(log)
+            size, job = log.sync_job()
+            work = self._run(job)
+            self._running[log] = work
+            work.add_done_callback(lambda work, log=log, waiters=waiters, size=size: self._done(log, waiters, size, work))
+
+    def _run(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._limit, thread_name_prefix="acpd-sync")
+        return asyncio.get_running_loop().run_in_executor(self._pool, job)
+
+    def _done(self, log: Syncable, waiters: Waiters, size: int, work: asyncio.Future[None]) -> None:
+        error = work.exception()
+        if isinstance(error, OSError):
+            self.repair(log, waiters, log.suspect(error))
+            return
+        if error is None:
+            log.synced(size)
+        self._settle(log, waiters, error)
+
+    def busy(self, log: Syncable) -> bool:
+        """Whether a job of this log runs."""
+        return log in self._running
+
+    def repair(self, log: Syncable, waiters: Waiters, cause: StoreError) -> None:
+        """Open and verify a suspect log; then `waiters` fail with `cause`."""
+        work = self._run(log.repair_job())
+        self._running[log] = work
+        work.add_done_callback(lambda work: self._repaired(log, waiters, cause, work))
+
+    def _repaired(self, log: Syncable, waiters: Waiters, cause: StoreError, work: asyncio.Future[int]) -> None:
+        error = work.exception()
+        log.repaired(None if error else work.result(), error if isinstance(error, StoreError) else None)
+        self._settle(log, waiters, cause)
+
+    def _settle(self, log: Syncable, waiters: Waiters, error: BaseException | None) -> None:
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+        del self._running[log]
+        if log in self._waiters:
+            self._queue.append(log)
+        self._start()
+
+    async def close(self) -> None:
+        """Wait for the syncs that were asked for. Cancelling this leaves them running."""
+        while self._running:
+            await asyncio.wait(list(self._running.values()))
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+            self._pool = None
