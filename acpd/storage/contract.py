@@ -155,6 +155,9 @@ class Journals(ABC):
     def log_path(self, key: Key, /) -> str:
         """Where the log is or would be, for people and messages."""
 
+    async def close(self) -> None:
+        """Close the logs that are still open, and free what is held."""
+
 
 class Row(Struct, frozen=True, kw_only=True):
     """What the catalog knows of a session. Times are RFC 3339 in UTC. `size` is the log's when the row was written."""

@@ -66,7 +66,9 @@ def open_store(store: str, root: Path) -> Backend:
 
 
 async def close(backend: Backend) -> None:
-    """In the order in which the parts need each other: the catalog may share the database of the states."""
+    """In this order: the catalog hears of what the journals wrote last."""
+    if backend.journals is not None:
+        await backend.journals.close()
     if backend.catalog is not None:
         await backend.catalog.close()
     await backend.session.close()

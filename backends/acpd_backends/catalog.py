@@ -39,16 +39,13 @@ _WINDOW = 500
 class SqliteCatalog(Catalog):
     """The catalog of one user. `lease`: recovery asks it whether an "open" row is really open elsewhere.
 
-    `layout` says where `sessions.json` goes. The database is the caller's to close when `owned` is False.
+    `layout` says where `sessions.json` goes. The database is closed with the catalog; where others use it: `shared()`.
     """
 
-    def __init__(
-        self, database: Database, layout: Layout, *, user: str | None = None, lease: Lease | None = None, owned: bool = True
-    ) -> None:
+    def __init__(self, database: Database, layout: Layout, *, user: str | None = None, lease: Lease | None = None) -> None:
         self._database = database
         self._user = user
         self._lease = lease
-        self._owned = owned
         self._index = SessionsJson(layout, user, self._newest)
 
     async def put(self, row: Row, /) -> None:
@@ -102,8 +99,7 @@ class SqliteCatalog(Catalog):
 
     async def close(self) -> None:
         await self._index.close()
-        if self._owned:
-            await self._database.close()
+        await self._database.close()
 
     async def _rows(self, where: str, *values: object) -> list[Row]:
         return await self._database.read(

@@ -83,7 +83,10 @@ def _time(value: object) -> str:
 
 
 class SessionsJson:
-    """The `sessions.json` files of one user. `rows(agent)` gives the newest 10,000 rows of an agent (None: of all); it is called in a thread."""
+    """The `sessions.json` files of one user.
+
+    `rows(agent)` gives the newest 10,000 rows of an agent (None: of all); it is called in a thread.
+    """
 
     def __init__(
         self,

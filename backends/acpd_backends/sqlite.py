@@ -143,7 +143,13 @@ class Database:
         self._room = asyncio.Semaphore(WAITING)
         self._thread: threading.Thread | None = None
         self._closed: Future[None] | None = None
+        self._holders = 1
         self._synchronous = ""
+
+    def shared(self) -> Database:
+        """The same, for one more holder: each closes it, and the last one does."""
+        self._holders += 1
+        return self
 
     async def read(self, work: Callable[[Connection], T], /) -> T:
         """What `work` returns, outside a transaction. Sees every write that was asked for before. Raises StoreError."""
@@ -170,7 +176,10 @@ class Database:
         return answer.result()
 
     async def close(self) -> None:
-        """What was asked for is done, then the file is closed. Twice is no error. Cancelling stops the waiting only."""
+        """What was asked for is done; when every holder has called this, the file is closed. Cancelling stops the waiting."""
+        self._holders -= 1
+        if self._holders > 0:
+            return
         if self._closed is None:
             self._closed = Future()
             if self._thread is None:
