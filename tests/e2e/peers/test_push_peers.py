@@ -50,7 +50,7 @@ def first_run(stage: Stage) -> tuple[str, list[Json]]:
         assert editor.call("prompt", sessionId=session, text=agent.slow, cancelAfter=2)["stopReason"] == "cancelled"
         editor.call("policy", kind="cancelled")
         stage.kill()
-        editor.wait(lambda _: not proc.alive(stage.pids()[-1]), "the end of acpd")
+        proc.assert_gone(stage.pids()[-1], within=5)
         fold.check_ids(editor.updates)
     checks.assert_handled(editor.events)
     checks.assert_bytes_kept(stage.runs[-1], _inner(stage), session)
