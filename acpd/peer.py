@@ -13,6 +13,7 @@ from typing import Protocol as Interface
 from acpd.errors import ConnectionBroken, RequestError
 from acpd.rpc import framing, protocol
 from acpd.rpc.protocol import Params, Then
+from acpd.wire import envelope
 
 HIGH_WATER = 256 * 1024
 
@@ -45,6 +46,7 @@ class Peer(asyncio.Protocol):
         self._rpc = protocol.Protocol(strict=strict)
         self._todo: deque[bytes | framing.TooLong] = deque()
         self._held = False
+        self._ended = False
         self._working = False
         self._out: list[bytes] = []
         self._scheduled = False
@@ -58,12 +60,14 @@ class Peer(asyncio.Protocol):
 
     # -- asyncio.Protocol
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.ReadTransport) and self._reader is None and hasattr(transport, "pause_reading"):
-            self._reader = transport
+    def use_reader(self, transport: asyncio.ReadTransport) -> None:
+        """Where input comes from: what `hold` pauses."""
+        self._reader = transport
+        if self._held:
+            transport.pause_reading()
 
     def use_writer(self, transport: asyncio.WriteTransport) -> None:
-        """Where output goes. Call once, before the first send leaves."""
+        """Where output goes. Call before the first send leaves."""
         self._writer = transport
         transport.set_write_buffer_limits(HIGH_WATER)
 
@@ -103,7 +107,7 @@ class Peer(asyncio.Protocol):
         self._held = False
         if self._reader is not None and not self.closed:
             self._reader.resume_reading()
-        self._loop.call_soon(self._work)
+        self._loop.call_soon(self._finish if self._ended else self._work)
 
     def _work(self) -> None:
         if self._working:
@@ -140,12 +144,14 @@ class Peer(asyncio.Protocol):
             self.send(event.reply)
 
     def _finish(self) -> None:
-        if self.closed:
+        """The input has ended. Lines that `hold` keeps back are handled first."""
+        if not self._ended:
+            self._ended = True
+            if rest := self._lines.rest():
+                self._todo.append(rest)
+        self._work()
+        if self._todo or self.closed:
             return
-        rest = self._lines.rest()
-        if rest:
-            self._todo.append(rest)
-            self._work()
         self.closed = True
         if self._drained is not None:
             self._drained.set()
@@ -158,7 +164,7 @@ class Peer(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """Whole lines, in order. Leaves at the end of this tick. Dropped when the stream has ended."""
-        if self._writer is None or self._writer.is_closing():
+        if not data or self._writer is None or self._writer.is_closing():
             return
         self._out.append(data)
         if not self._scheduled:
@@ -203,7 +209,7 @@ class Peer(asyncio.Protocol):
             self._rpc.forget(identifier)
 
     def notify(self, method: str, params: bytes) -> None:
-        self.send(protocol.envelope.notification(method, params))
+        self.send(envelope.notification(method, params))
 
     def is_open(self, identifier: bytes) -> bool:
         """Whether a request of the peer's still waits for its answer."""

@@ -100,6 +100,22 @@ class Fold:
             self.last_entry = line.id
             self._kind = line.kind
 
+    def advance(self, identifier: str, parent: str | None, seq: int, at: str, kind: str) -> None:
+        """`add` for an `update` entry that was just written, without decoding it again. Not for kind "plan"."""
+        if kind == "agent_message_chunk":
+            self.messages += self._kind != kind
+        elif kind == "user_message_chunk":
+            self.prompted = True
+        self.seq = seq
+        self.last_id = identifier
+        self.updated_at = at
+        if parent == self.leaf:
+            self.leaf = identifier
+        if parent != self.last_entry:
+            self.branched = True
+        self.last_entry = identifier
+        self._kind = kind
+
     def _prompt(self, line: Stored) -> None:
         self.prompted = True
         self.messages += 1
@@ -109,6 +125,8 @@ class Fold:
             self.plan = line
         elif line.kind == "agent_message_chunk" and self._kind != "agent_message_chunk":
             self.messages += 1
+        elif line.kind == "user_message_chunk":
+            self.prompted = True
 
     def _ask(self, line: Stored) -> None:
         self.asks[line.id] = line

@@ -137,7 +137,6 @@ class Summary:
         if len(self.lines) == 1 or sum(map(len, blocks)) > limit:
             out += [frame(line, session) for line in self.lines]
             return
-        members.pop("summary", None)
         members = {name: value for name, value in members.items() if value != _NULL}
         if blocks:
             members["summary"] = b"[%b]" % b",".join(_flowing(blocks))

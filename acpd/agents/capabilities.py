@@ -1,0 +1,84 @@
+"""What an agent said in its initialize answer, as far as acpd must know."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+Flag = Raw | UnsetType
+T = TypeVar("T", bound=Struct)
+
+
+class SessionCapabilities(Struct, frozen=True, gc=False):
+    list: Flag = UNSET
+    resume: Flag = UNSET
+    fork: Flag = UNSET
+    close: Flag = UNSET
+    delete: Flag = UNSET
+    additionalDirectories: Flag = UNSET
+    systemPrompt: Flag = UNSET
+
+    def has(self, name: str) -> bool:
+        """An object is a yes; null, absent and anything else are a no (ACP v1 2.4)."""
+        value = getattr(self, name)
+        return value is not UNSET and bytes(value).startswith(b"{")
+
+
+class AgentCapabilities(Struct, frozen=True, gc=False):
+    loadSession: bool = False
+    promptCapabilities: Flag = UNSET
+    mcpCapabilities: Flag = UNSET
+    auth: Flag = UNSET
+    sessionCapabilities: SessionCapabilities = SessionCapabilities()
+
+
+class Info(Struct, frozen=True, gc=False):
+    name: str = ""
+    version: str = ""
+    title: str | None = None
+
+
+class Initialized(Struct, frozen=True, gc=False):
+    """The result of initialize. Members that are malformed count as absent."""
+
+    protocolVersion: int = 1
+    agentCapabilities: AgentCapabilities = AgentCapabilities()
+    authMethods: Flag = UNSET
+    agentInfo: Info = Info()
+
+
+class _Members(Struct, gc=False):
+    protocolVersion: Flag = UNSET
+    agentCapabilities: Flag = UNSET
+    authMethods: Flag = UNSET
+    agentInfo: Flag = UNSET
+
+
+def parse(result: bytes) -> Initialized:
+    """Tolerant: some agents send the version as text, or null for an object."""
+    try:
+        members = msgspec.json.decode(result, type=_Members)
+    except msgspec.DecodeError:
+        return Initialized()
+    return Initialized(
+        protocolVersion=_version(members.protocolVersion),
+        agentCapabilities=_struct(members.agentCapabilities, AgentCapabilities),
+        authMethods=members.authMethods,
+        agentInfo=_struct(members.agentInfo, Info),
+    )
+
+
+def _version(raw: Flag) -> int:
+    text = b"1" if raw is UNSET else bytes(raw).strip(b'"')
+    return int(text) if text.isdigit() and len(text) < 6 else 0
+
+
+def _struct(raw: Flag, kind: type[T]) -> T:
+    if raw is UNSET:
+        return kind()
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError:
+        return kind()

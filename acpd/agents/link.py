@@ -1,0 +1,309 @@
+"""The link to one agent: bytes in, bytes out, position, what is open both ways, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from functools import partial
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from acpd import errors
+from acpd.agents import capabilities, services
+from acpd.agents.process import Watched
+from acpd.attachment import Client
+from acpd.errors import AgentError, AgentExited, AgentTimeout, RequestError
+from acpd.peer import Peer
+from acpd.rpc.protocol import Params, Then
+from acpd.session import LiveSession
+from acpd.tasks import Tasks
+from acpd.turn import Prompt
+from acpd.wire import splice
+from acpd.wire.envelope import encode
+
+EARLY_LINES = 1000
+"""Updates kept for a session whose id the agent has not told yet."""
+LAST_WORDS = 0.3
+"""Seconds that output may still come after the process has ended (its children can hold the pipe)."""
+STDERR_TAIL = 2048
+
+
+class Runtime(Protocol):
+    """Where links keep what belongs to them (acpd_backends.links)."""
+
+    def open_stderr(self, link: str, /) -> tuple[int, str]: ...
+    def trim_stderr(self, link: str, /) -> None: ...
+    def tail(self, link: str, size: int, /) -> bytes: ...
+    def record(self, link: str, data: dict[str, object], /) -> None: ...
+    def forget(self, link: str, /) -> None: ...
+    def recorded(self) -> list[tuple[str, dict[str, object]]]: ...
+
+
+class Mode(Enum):
+    """What happens to the agent's updates."""
+
+    EARLY = auto()
+    """No session yet: kept until it is bound."""
+    DROP = auto()
+    """The agent replays what our log has."""
+    LIVE = auto()
+
+
+class _Id(Struct, gc=False):
+    sessionId: Raw | UnsetType = UNSET
+
+
+class _Cancel(Struct, gc=False):
+    requestId: Raw
+
+
+_decode_id = msgspec.json.Decoder(_Id).decode
+_decode_cancel = msgspec.json.Decoder(_Cancel).decode
+
+
+class AgentLink:
+    """See the module. Implements acpd.session.Link and is the owner of its peer."""
+
+    def __init__(self, identifier: str, name: str, command: Sequence[str], runtime: Runtime, tasks: Tasks, grace: float) -> None:
+        self.id = identifier
+        self.name = name
+        self.command = tuple(command)
+        self.inner = b'""'
+        self.mode = Mode.EARLY
+        self.session: LiveSession | None = None
+        self.said = capabilities.Initialized()
+        self.raw_initialize = b"{}"
+        self.ended = False
+        self.stderr_path = ""
+        self.on_noise: Callable[[str], None] = lambda _: None
+        self.on_gone: Callable[[AgentLink], None] = lambda _: None
+        self.peer = Peer(self, strict=False)
+        self.forwarded: dict[bytes, tuple[Client, bytes]] = {}
+        """Requests of the agent that a client is answering: the client and its call's id."""
+        self._process: Watched | None = None
+        self._runtime = runtime
+        self._tasks = tasks
+        self._grace = grace
+        self._early: list[tuple[bytes, int]] = []
+        self._eof = False
+        self._stopping: asyncio.Task[None] | None = None
+
+    # -- its life
+
+    def started(self, process: Watched) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    def on_exit(self, _code: int) -> None:
+        """The process has ended: what it still wrote is read first, but not for long."""
+        if not self._eof:
+            asyncio.get_running_loop().call_later(LAST_WORDS, self._lost)
+        else:
+            self._lost()
+
+    def on_closed(self) -> None:
+        self._eof = True
+        if self._process is not None and self._process.code is not None:
+            self._lost()
+        else:
+            asyncio.get_running_loop().call_later(LAST_WORDS, self._lost)
+
+    def _lost(self) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        session = self.session
+        cause = self.cause()
+        if self._stopping is None:
+            self._stopping = self._tasks.spawn(self._stop(keep=True), name=f"end:{self.id}")
+        if session is not None:
+            session.agent_lost(self, cause)
+
+    def cause(self) -> AgentError:
+        """Why it ended, with the end of what it said on stderr."""
+        code = self._process.code if self._process is not None else None
+        how = "closed its output" if code is None else f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
+        words = self._runtime.tail(self.id, STDERR_TAIL).decode(errors="replace").strip()
+        text = f"agent {self.name} {how}" + (f": {words[-500:]}" if words else "")
+        return AgentExited(text, hint=f"its stderr: {self.stderr_path}")
+
+    async def stop(self) -> None:
+        """EOF, SIGTERM, SIGKILL; everything that it started ends with it. Idempotent; cancelling it does not stop it."""
+        self.ended = True
+        if self._stopping is None:
+            self._stopping = self._tasks.spawn(self._stop(), name=f"stop:{self.id}")
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, *, keep: bool = False) -> None:
+        """`keep`: what it said on stderr stays for whoever looks for the reason, until the next start of acpd."""
+        self.peer.close()
+        if self._process is not None:
+            await self._process.stop(self.id, self._grace)
+        self.on_gone(self)
+        if not keep:
+            await asyncio.to_thread(self._runtime.forget, self.id)
+
+    # -- what the session says to it
+
+    async def ask(self, method: str, params: bytes, *, timeout: float | None = None) -> bytes:
+        """The raw result. Raises the agent's RequestError; AgentTimeout; AgentExited when it ends meanwhile."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self.peer.ask(method, params)
+        except TimeoutError:
+            raise AgentTimeout(
+                f"agent {self.name} did not answer {method} within {timeout:g} s",
+                hint=f"raise [agents] start_timeout, or look at its stderr: {self.stderr_path}",
+            ) from None
+        except RequestError as error:
+            if self.peer.closed:
+                await self._process_end()
+                raise self.cause() from None
+            raise error
+
+    async def _process_end(self) -> None:
+        if self._process is not None:
+            await self._process.exited(LAST_WORDS)
+
+    async def ask_held(self, method: str, params: bytes, timeout: float) -> bytes:
+        """As `ask`; on success nothing behind the answer is handled before `release`."""
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def then(result: bytes | None, error: RequestError | None) -> None:
+            if error is None and not future.done():
+                self.peer.hold()
+                future.set_result(result or b"null")
+            elif not future.done():
+                future.set_exception(error or RequestError(errors.INTERNAL_ERROR, "no answer"))
+
+        self.peer.call(method, params, then)
+        return await self._bounded(future, method, timeout)
+
+    async def _bounded(self, future: asyncio.Future[bytes], method: str, timeout: float) -> bytes:
+        try:
+            async with asyncio.timeout(timeout):
+                return await future
+        except TimeoutError:
+            raise AgentTimeout(
+                f"agent {self.name} did not answer {method} within {timeout:g} s", hint=f"its stderr: {self.stderr_path}"
+            ) from None
+        except RequestError:
+            if self.peer.closed:
+                await self._process_end()
+                raise self.cause() from None
+            raise
+
+    def bind(self, session: LiveSession, inner: bytes, mode: Mode = Mode.LIVE) -> None:
+        """From now on its updates are this session's; the early ones that name it come first."""
+        self.session = session
+        self.inner = inner
+        self.mode = mode
+        early, self._early = self._early, []
+        if mode is Mode.LIVE:
+            for params, position in early:
+                self._update(params, position)
+
+    def hold(self) -> None:
+        self.peer.hold()
+
+    def release(self) -> None:
+        self.peer.release()
+
+    def prompt(self, prompt: Prompt, then: Then, /) -> None:
+        session = self.session
+        primer = session.take_primer() if session is not None else ""
+        params = self.translated(prompt.params)
+        if primer:
+            start, _ = splice.members(params)["prompt"]
+            params = params[: start + 1] + b'{"type":"text","text":%b},' % encode(primer) + params[start + 1 :]
+        self.peer.call("session/prompt", params, then)
+
+    def translated(self, params: bytes) -> bytes:
+        """A client's params with the agent's own session id."""
+        session = self.session
+        prefix = b'{"sessionId":%b,' % session.id_json if session is not None else b""
+        if prefix and params.startswith(prefix):
+            return b'{"sessionId":%b,%b' % (self.inner, params[len(prefix) :])
+        return splice.replace(params, "sessionId", self.inner)
+
+    def cancel(self) -> None:
+        self.peer.notify("session/cancel", b'{"sessionId":%b}' % self.inner)
+
+    # -- what it says (acpd.peer.Owner)
+
+    def on_notification(self, method: str, params: Params, /) -> None:
+        raw = b"{}" if params is UNSET else bytes(params)
+        if method == "session/update":
+            if self.mode is Mode.LIVE:
+                self._update(raw, self.peer.position)
+            elif self.mode is Mode.EARLY and len(self._early) < EARLY_LINES:
+                self._early.append((raw, self.peer.position))
+        elif method == "$/cancel_request":
+            self._withdraw(raw)
+        elif self.session is not None and (method.startswith("_") or method == "elicitation/complete"):
+            services.forward_notification(self, self.session, method, raw)
+
+    def _update(self, raw: bytes, position: int) -> None:
+        session = self.session
+        try:
+            said = _decode_id(raw).sessionId
+        except msgspec.DecodeError:
+            return
+        if session is None or said is UNSET or not _same_text(bytes(said), self.inner):
+            self.on_noise(f"an update for a session that is not open: {raw[:100].decode(errors='replace')}")
+            return
+        session.on_update(raw, (self.id, position))
+
+    def _withdraw(self, raw: bytes) -> None:
+        try:
+            request = bytes(_decode_cancel(raw).requestId)
+        except msgspec.DecodeError:
+            return
+        if self.session is not None:
+            self.session.withdraw_ask(request)
+        if found := self.forwarded.get(request):
+            client, call = found
+            client.notify("$/cancel_request", b'{"requestId":%b}' % call)
+
+    def on_request(self, identifier: bytes, method: str, params: Params, /) -> None:
+        raw = b"{}" if params is UNSET else bytes(params)
+        session = self.session
+        try:
+            if session is None or self.mode is Mode.EARLY:
+                raise RequestError(errors.METHOD_NOT_FOUND, f"{method}: no session is open yet")
+            services.serve(self, session, identifier, method, raw)
+        except RequestError as error:
+            self.peer.refuse(identifier, error)
+
+    def reply(self, identifier: bytes) -> Then:
+        """Answers this request of the agent, once."""
+        return partial(self._reply, identifier)
+
+    def _reply(self, identifier: bytes, result: bytes | None, error: RequestError | None) -> None:
+        self.forwarded.pop(identifier, None)
+        self.peer.send(self.peer.settle(identifier, result, error))
+
+    def on_bad_line(self, why: str, /) -> None:
+        self.on_noise(why)
+
+    def on_batch_end(self) -> None:
+        if self.session is not None:
+            self.session.on_batch_end()
+
+    def on_writable(self) -> None:
+        """Nothing is kept back from an agent: prompts are few, and each waits for its turn."""
+
+
+def _same_text(one: bytes, other: bytes) -> bool:
+    if one == other:
+        return True
+    try:
+        return bool(msgspec.json.decode(one) == msgspec.json.decode(other))
+    except msgspec.DecodeError:
+        return False

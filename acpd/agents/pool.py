@@ -1,0 +1,161 @@
+"""Starting agents: a process, its link, its initialize answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from functools import partial
+
+from acpd.agents import capabilities, process
+from acpd.agents.link import AgentLink, Runtime
+from acpd.agents.process import LINK_VARIABLE, Watched
+from acpd.config import AgentChoice
+from acpd.errors import AgentError
+from acpd.session import Settings
+from acpd.tasks import Tasks
+from acpd.wire.ids import Ids
+
+
+class Host:
+    """For whom agents are started: a client's agent, environment and initialize params. Memory only."""
+
+    def __init__(self, choice: AgentChoice, env: Mapping[str, str]) -> None:
+        self.choice = choice
+        self.env = env
+        self.initialize = b'{"protocolVersion":1,"clientCapabilities":{}}'
+        self.warm: AgentLink | None = None
+        """A started agent that no session has yet."""
+
+    def take_warm(self) -> AgentLink | None:
+        """The warm agent, which is the caller's from now on."""
+        link, self.warm = self.warm, None
+        return link if link is not None and not link.ended else None
+
+
+class AgentPool:
+    """Starts links and knows all that live."""
+
+    def __init__(self, runtime: Runtime, settings: Settings, tasks: Tasks, log: Log) -> None:
+        self.links: dict[str, AgentLink] = {}
+        self.settings = settings
+        self._runtime = runtime
+        self._tasks = tasks
+        self._log = log
+        self._ids = Ids()
+
+    async def start(self, host: Host, choice: AgentChoice, cwd: str | None = None) -> AgentLink:
+        """A running agent that has answered initialize within start_timeout.
+
+        Raises AgentNotFound, AgentTimeout, AgentExited, AgentError, RequestError (the agent's own); no process is left then.
+        """
+        link = await self._spawn(host, choice, cwd or choice.cwd)
+        try:
+            answer = await link.ask("initialize", host.initialize, timeout=self.settings.start_timeout)
+            link.raw_initialize = answer
+            link.said = capabilities.parse(answer)
+            if link.said.protocolVersion != 1:
+                raise AgentError(f"agent {link.name} speaks ACP version {link.said.protocolVersion}, acpd speaks 1")
+        except BaseException:
+            await link.stop()
+            raise
+        if not choice.name and link.said.agentInfo.name:
+            link.name = link.said.agentInfo.name
+        return link
+
+    async def _spawn(self, host: Host, choice: AgentChoice, cwd: str | None) -> AgentLink:
+        identifier = self._ids.new()
+        name = choice.name or os.path.basename(choice.command[0])
+        env = {**host.env, **choice.env, LINK_VARIABLE: identifier}
+        stderr, path = await asyncio.to_thread(self._runtime.open_stderr, identifier)
+        try:
+            pipes = await asyncio.to_thread(process.start, choice.command, env, cwd, stderr)
+        except AgentError:
+            await asyncio.to_thread(self._runtime.forget, identifier)
+            raise
+        finally:
+            os.close(stderr)
+        link = AgentLink(identifier, name, choice.command, self._runtime, self._tasks, self.settings.stop_grace)
+        link.stderr_path = path
+        link.on_noise = partial(self._log.noise, name)
+        link.on_gone = self._gone
+        self.links[identifier] = link
+        link.started(Watched(pipes.process, link.on_exit))
+        await _connect(link, pipes)
+        await asyncio.to_thread(self._record, link)
+        return link
+
+    def _record(self, link: AgentLink) -> None:
+        own = os.getpid()
+        self._runtime.record(
+            link.id,
+            {
+                "pid": link.pid,
+                "started": process.start_time(link.pid),
+                "boot": process.boot_id(),
+                "owner": own,
+                "ownerStarted": process.start_time(own),
+                "agent": link.name,
+            },
+        )
+
+    def _gone(self, link: AgentLink) -> None:
+        self.links.pop(link.id, None)
+
+    async def end_leftovers(self) -> int:
+        """End the agents of an acpd that died: those whose link file names an owner that is gone. Returns how many."""
+        return await asyncio.to_thread(end_leftovers, self._runtime)
+
+    async def stop(self) -> None:
+        """Stop every agent. Cancelling it leaves the stopping under way."""
+        await asyncio.gather(*(link.stop() for link in list(self.links.values())))
+
+
+class Log:
+    """Where a pool reports; the daemon brings one that logs."""
+
+    def noise(self, agent: str, why: str) -> None: ...
+
+
+async def _connect(link: AgentLink, pipes: process.Pipes) -> None:
+    loop = asyncio.get_running_loop()
+    writer, _ = await loop.connect_write_pipe(lambda: link.peer, os.fdopen(pipes.stdin, "wb", buffering=0))
+    link.peer.use_writer(writer)
+    reader, _ = await loop.connect_read_pipe(lambda: link.peer, os.fdopen(pipes.stdout, "rb", buffering=0))
+    link.peer.use_reader(reader)
+
+
+def end_leftovers(runtime: Runtime) -> int:
+    """See AgentPool.end_leftovers. Blocks."""
+    ended = 0
+    for identifier, data in runtime.recorded():
+        owner, started = data.get("owner"), data.get("ownerStarted")
+        same_boot = data.get("boot") == process.boot_id()
+        if same_boot and isinstance(owner, int) and process.start_time(owner) == started != 0:
+            continue
+        pid = data.get("pid")
+        if same_boot and isinstance(pid, int) and process.start_time(pid) == data.get("started") != 0:
+            _signal_group(pid)
+            ended += 1
+        if same_boot:
+            for other in process.with_variable(identifier):
+                _kill(other)
+        runtime.forget(identifier)
+    return ended
+
+
+def _signal_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        _kill(pid)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+

@@ -1,0 +1,168 @@
+"""One agent process: started in a group of its own, watched by a pidfd, ended with everything it started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from acpd.errors import AgentError, AgentNotFound
+
+LINK_VARIABLE = "ACPD_LINK"
+KILL_WAIT = 2.0
+
+
+class Pipes(NamedTuple):
+    """Our ends of a new process."""
+
+    process: subprocess.Popen[bytes]
+    stdin: int
+    stdout: int
+
+
+def find_program(name: str, path: str, cwd: str) -> str:
+    """The file that this command means. Raises AgentNotFound, which says where was searched."""
+    if os.sep in name:
+        candidates = [os.path.join(cwd, name)]
+    else:
+        candidates = [os.path.join(folder, name) for folder in path.split(os.pathsep) if folder]
+    for candidate in candidates:
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    where = f"no such program: {candidates[0]}" if os.sep in name else f"PATH searched: {path or '(empty)'}"
+    raise AgentNotFound(f"agent command not found: {name}", hint=where)
+
+
+def start(command: Sequence[str], env: Mapping[str, str], cwd: str | None, stderr: int) -> Pipes:
+    """Start it; blocks for some milliseconds, so call it in a thread. It inherits fds 0, 1, 2 and nothing else.
+
+    Raises AgentNotFound, AgentError.
+    """
+    here = cwd if cwd and os.path.isdir(cwd) else os.getcwd()
+    program = find_program(command[0], env.get("PATH", os.defpath), here)
+    theirs_in, ours_in = os.pipe2(os.O_CLOEXEC)
+    ours_out, theirs_out = os.pipe2(os.O_CLOEXEC)
+    try:
+        process = subprocess.Popen(
+            list(command),
+            executable=program,
+            stdin=theirs_in,
+            stdout=theirs_out,
+            stderr=stderr,
+            env=dict(env),
+            cwd=here,
+            start_new_session=True,
+        )
+    except OSError as error:
+        os.close(ours_in)
+        os.close(ours_out)
+        raise AgentError(f"cannot start agent {command[0]}: {error.strerror}", hint=f"program: {program}") from None
+    finally:
+        os.close(theirs_in)
+        os.close(theirs_out)
+    return Pipes(process, ours_in, ours_out)
+
+
+def start_time(pid: int) -> int:
+    """When the process started, in clock ticks since boot; 0: there is none. With the pid it names a process for ever."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return int(stat.read().rsplit(b")", 1)[1].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def with_variable(value: str) -> list[int]:
+    """The processes of ours whose environment names this link."""
+    wanted = f"{LINK_VARIABLE}={value}".encode()
+    found = []
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                with open(f"/proc/{name}/environ", "rb") as environ:
+                    if wanted in environ.read().split(b"\0"):
+                        found.append(int(name))
+            except OSError:
+                continue  # gone meanwhile, or not ours
+    return found
+
+
+def kill_rest(group: int, link: str) -> None:
+    """SIGKILL to what is left of the group and to every process that carries the link's name. Blocks for milliseconds."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+    for pid in with_variable(link):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+class Watched:
+    """A process whose end is noticed at once. `on_exit(code)` is called once, on the loop; negative: -signal."""
+
+    def __init__(self, process: subprocess.Popen[bytes], on_exit: Callable[[int], None]) -> None:
+        self.pid = process.pid
+        self.code: int | None = None
+        self._process = process
+        self._on_exit = on_exit
+        self._loop = asyncio.get_running_loop()
+        self._exited = asyncio.Event()
+        self._pidfd = -1
+        try:
+            self._pidfd = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):  # not Linux
+            self._loop.run_in_executor(None, self._wait)
+        else:
+            self._loop.add_reader(self._pidfd, self._reap)
+
+    def _wait(self) -> None:
+        self._process.wait()
+        self._loop.call_soon_threadsafe(self._reap)
+
+    def _reap(self) -> None:
+        code = self._process.poll()
+        if code is None:
+            return
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        self.code = code
+        self._exited.set()
+        self._on_exit(code)
+
+    async def exited(self, timeout: float) -> bool:
+        """Whether it has ended within so many seconds."""
+        try:
+            await asyncio.wait_for(self._exited.wait(), timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self, link: str, grace: float) -> None:
+        """Its stdin is closed already. Wait, SIGTERM to the group, wait, SIGKILL to all that is left."""
+        if not await self.exited(grace):
+            self._signal(signal.SIGTERM)
+            await self.exited(grace)
+        await asyncio.to_thread(kill_rest, self.pid, link)
+        await self.exited(KILL_WAIT)
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass

@@ -1,0 +1,210 @@
+"""Giving an agent back the context of a session: resume, else load, else a new inner session that is told about it.
+
+Never a silent fresh start (docs/architecture.md, "Restoring an agent's own context").
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from acpd import errors
+from acpd.agents.link import AgentLink, Mode
+from acpd.agents.pool import AgentPool, Host
+from acpd.config import AgentChoice
+from acpd.errors import AgentError, RequestError
+from acpd.session import LiveSession
+from acpd.storage.context import Primer
+from acpd.wire import splice
+from acpd.wire.envelope import encode
+
+PRIMER_CHARACTERS = 200_000
+"""About 50,000 tokens: what a new inner session is told of the conversation."""
+
+
+class _Setup(Struct, gc=False):
+    """What a client said in session/new, load or resume that an agent must hear."""
+
+    mcpServers: Raw = Raw(b"[]")
+    additionalDirectories: Raw | UnsetType = UNSET
+    systemPrompt: Raw | UnsetType = UNSET
+
+
+class _New(Struct, gc=False):
+    sessionId: Raw
+
+
+class _Mode(Struct, gc=False):
+    currentModeId: str
+
+
+class _Option(Struct, gc=False):
+    id: str
+    type: str = "select"
+    currentValue: str | bool = ""
+
+
+class _Config(Struct, gc=False):
+    modes: _Mode | None = None
+    configOptions: list[_Option] | None = None
+
+
+class Restorer:
+    """Implements acpd.session.Agents on a pool."""
+
+    def __init__(self, pool: AgentPool) -> None:
+        self._pool = pool
+        self._timeout = pool.settings.start_timeout
+
+    async def bring_up(self, session: LiveSession, /) -> AgentLink:
+        """See acpd.session.Agents. The log has a `link` fact then, and the stored mode and options are the agent's."""
+        host = session.host
+        if not isinstance(host, Host):
+            raise AgentError(f"no client has opened session {session.id} yet, so its agent cannot be started")
+        cwd = session.header.cwd
+        if not os.path.isdir(cwd):
+            raise AgentError(f"the working directory of session {session.id} is gone: {cwd}", hint="make it again, then prompt again")
+        link = await self._link(session, host)
+        try:
+            await self._restore(session, link)
+        except BaseException:
+            link.session = None
+            await link.stop()
+            raise
+        return link
+
+    async def _link(self, session: LiveSession, host: Host) -> AgentLink:
+        warm = host.warm
+        if warm is not None and warm.name == session.key.agent and (found := host.take_warm()):
+            return found
+        choice = host.choice
+        if choice.name != session.key.agent and not (warm is not None and warm.name == session.key.agent):
+            stored = session.header.command
+            if not choice.name and os.path.basename(choice.command[0]) == os.path.basename(stored[0] if stored else ""):
+                stored = choice.command
+            if not stored:
+                raise AgentError(f"session {session.id} was made with agent {session.key.agent}, whose command is not known here")
+            choice = AgentChoice(session.key.agent, stored)
+        return await self._pool.start(host, choice, session.header.cwd)
+
+    async def _restore(self, session: LiveSession, link: AgentLink) -> None:
+        inner = encode(session.fold.inner) if session.fold.inner else b""
+        result = await self._old(session, link, inner) if inner else None
+        if result is None:
+            result = await self._new(session, link)
+        link.mode = Mode.LIVE
+        session.remember_link(link)
+        link.release()
+        await self._config(session, link, result)
+
+    async def _old(self, session: LiveSession, link: AgentLink, inner: bytes) -> bytes | None:
+        """Resume or load the agent's own session; None: it cannot."""
+        said = link.said.agentCapabilities
+        link.bind(session, inner, Mode.DROP)
+        params = await _params(session, b'"sessionId":%b,' % inner, state=True)
+        for method, able in (("session/resume", said.sessionCapabilities.has("resume")), ("session/load", said.loadSession)):
+            if not able:
+                continue
+            try:
+                return await link.ask_held(method, params, self._timeout)
+            except RequestError as error:
+                if error.code == errors.AUTH_REQUIRED:
+                    raise
+        return None
+
+    async def _new(self, session: LiveSession, link: AgentLink) -> bytes:
+        result = await self._fork(session, link)
+        if result is None:
+            result = await link.ask_held("session/new", await _params(session, b""), self._timeout)
+            if session.fold.prompted:
+                await self._prime(session, link)
+        link.bind(session, inner_id(result), Mode.LIVE)
+        return result
+
+    async def _fork(self, session: LiveSession, link: AgentLink) -> bytes | None:
+        """The agent's own fork of the session that this one was forked from, if it has one."""
+        if not session.fork_of or not link.said.agentCapabilities.sessionCapabilities.has("fork"):
+            return None
+        source = encode(session.fork_of)
+        try:
+            return await link.ask_held("session/fork", await _params(session, b'"sessionId":%b,' % source), self._timeout)
+        except RequestError:
+            return None
+
+    async def _prime(self, session: LiveSession, link: AgentLink) -> None:
+        primer = Primer(PRIMER_CHARACTERS)
+        async for window in session.store.journals.path(session.key):
+            primer.feed(window)
+        session.primer, missing = primer.text()
+        left = f" {missing} older messages did not fit and are not known to it." if missing else ""
+        session.recorder.tell(
+            f"{link.name} could not restore its own memory of this session, so it was started anew and is told the"
+            f" conversation as text.{left} Attachments and its own notes are not part of that."
+        )
+
+    async def _config(self, session: LiveSession, link: AgentLink, result: bytes) -> None:
+        """The stored mode and options win over what the agent came up with; what it refuses is told to the clients."""
+        stored = _config_of(session.setup_answer())
+        found = _config_of(result)
+        if stored.modes is None and stored.configOptions is None:
+            session.recorder.config(result)
+            return
+        if stored.modes and found.modes and stored.modes.currentModeId != found.modes.currentModeId:
+            await self._set_mode(session, link, stored.modes.currentModeId, found.modes.currentModeId)
+        now = {option.id: option.currentValue for option in found.configOptions or []}
+        for option in stored.configOptions or []:
+            if option.id in now and now[option.id] != option.currentValue:
+                await self._set_option(session, link, option, result)
+
+    async def _set_mode(self, session: LiveSession, link: AgentLink, wanted: str, found: str) -> None:
+        try:
+            await link.ask("session/set_mode", b'{"sessionId":%b,"modeId":%b}' % (link.inner, encode(wanted)), timeout=self._timeout)
+        except RequestError:
+            _say(session, link, b'{"sessionUpdate":"current_mode_update","currentModeId":%b}' % encode(found))
+
+    async def _set_option(self, session: LiveSession, link: AgentLink, option: _Option, result: bytes) -> None:
+        kind = b',"type":"boolean"' if isinstance(option.currentValue, bool) else b""
+        value = encode(option.currentValue)
+        params = b'{"sessionId":%b,"configId":%b,"value":%b%b}' % (link.inner, encode(option.id), value, kind)
+        try:
+            session.recorder.config(await link.ask("session/set_config_option", params, timeout=self._timeout))
+        except RequestError:
+            start, end = splice.members(result)["configOptions"]
+            _say(session, link, b'{"sessionUpdate":"config_option_update","configOptions":%b}' % result[start:end])
+
+
+def inner_id(result: bytes) -> bytes:
+    """The agent's id of its new session, raw. Raises AgentError if the answer has none."""
+    try:
+        return bytes(msgspec.json.decode(result, type=_New).sessionId)
+    except msgspec.DecodeError:
+        raise AgentError(f"the agent answered session/new without a sessionId: {result[:200]!r}") from None
+
+
+async def _params(session: LiveSession, head: bytes, *, state: bool = False) -> bytes:
+    """Params of session/new, load, resume, fork for the agent: the stored cwd, and what the newest client asked for."""
+    setup = msgspec.json.decode(session.setup, type=_Setup) if session.setup else _Setup()
+    members = [b'%b"cwd":%b,"mcpServers":%b' % (head, encode(session.header.cwd), bytes(setup.mcpServers))]
+    if setup.additionalDirectories is not UNSET:
+        members.append(b'"additionalDirectories":%b' % bytes(setup.additionalDirectories))
+    if setup.systemPrompt is not UNSET:
+        members.append(b'"systemPrompt":%b' % bytes(setup.systemPrompt))
+    kept = await session.kept_state() if state else {}
+    if kept:
+        values = b",".join(b"%b:%b" % (encode(name), value) for name, value in kept.items())
+        members.append(b'"_meta":{"acpd.dev/state":{%b}}' % values)
+    return b"{%b}" % b",".join(members)
+
+
+def _config_of(result: bytes) -> _Config:
+    try:
+        return msgspec.json.decode(result, type=_Config)
+    except msgspec.DecodeError:
+        return _Config()
+
+
+def _say(session: LiveSession, link: AgentLink, update: bytes) -> None:
+    session.on_update(b'{"sessionId":%b,"update":%b}' % (link.inner, update), (link.id, link.peer.position))
+    session.on_batch_end()

@@ -1,0 +1,94 @@
+"""The two handshakes: what a client is told about its agent and acpd, and what an agent is told about its client."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+import acpd
+from acpd.agents.capabilities import Initialized
+from acpd.attachment import ClientCapabilities
+from acpd.wire import messages, splice
+from acpd.wire.envelope import encode
+
+_OURS = ("list", "resume", "close", "delete", "fork")
+
+
+class _Files(Struct, gc=False):
+    readTextFile: bool = False
+    writeTextFile: bool = False
+
+
+class _Elicitation(Struct, gc=False):
+    form: Raw | UnsetType = UNSET
+    url: Raw | UnsetType = UNSET
+
+
+class _Client(Struct, gc=False):
+    fs: _Files | None = None
+    terminal: bool = False
+    elicitation: _Elicitation | None = None
+
+
+def client_capabilities(raw: bytes | None) -> ClientCapabilities:
+    """What acpd must know of clientCapabilities; anything malformed counts as absent."""
+    if raw is None:
+        return ClientCapabilities()
+    try:
+        said = msgspec.json.decode(raw, type=_Client)
+    except msgspec.DecodeError:
+        return ClientCapabilities()
+    modes = said.elicitation or _Elicitation()
+    able = frozenset(
+        name for name, value in (("form", modes.form), ("url", modes.url)) if value is not UNSET and bytes(value).startswith(b"{")
+    )
+    files = said.fs or _Files()
+    return ClientCapabilities(files.readTextFile, files.writeTextFile, said.terminal, able)
+
+
+def for_agent(said: messages.Initialize) -> bytes:
+    """The params of initialize for an agent: the client's own, version 1, without what acpd cannot pass on yet (subagents)."""
+    capabilities = b"{}" if said.clientCapabilities is UNSET else bytes(said.clientCapabilities)
+    if "subagents" in splice.members(capabilities):
+        capabilities = splice.replace(capabilities, "subagents", b"null")
+    info = b"" if said.clientInfo is UNSET else b',"clientInfo":%b' % bytes(said.clientInfo)
+    return b'{"protocolVersion":1,"clientCapabilities":%b%b}' % (capabilities, info)
+
+
+def initialize_answer(agent: Initialized | None, name: str) -> bytes:
+    """The result of initialize. The agent's own prompt and MCP capabilities and logins; sessions are acpd's."""
+    said = agent.agentCapabilities if agent is not None else None
+    sessions: dict[str, dict[str, object]] = {key: {} for key in _OURS}
+    if said is not None:
+        for key in ("additionalDirectories", "systemPrompt"):
+            if said.sessionCapabilities.has(key):
+                sessions[key] = {}
+    capabilities: dict[str, object] = {"loadSession": True, "sessionCapabilities": sessions}
+    if said is not None:
+        for key in ("promptCapabilities", "mcpCapabilities", "auth"):
+            value = getattr(said, key)
+            if value is not UNSET and bytes(value).startswith(b"{"):
+                capabilities[key] = value
+    title = f"{agent.agentInfo.title or name} (acpd)" if agent is not None else "acpd"
+    methods = agent.authMethods if agent is not None and agent.authMethods is not UNSET else Raw(b"[]")
+    return encode(
+        {
+            "protocolVersion": 1,
+            "agentCapabilities": capabilities,
+            "agentInfo": {"name": "acpd", "title": title, "version": acpd.__version__},
+            "authMethods": _with_login(bytes(methods)),
+        }
+    )
+
+
+def _with_login(methods: bytes) -> Raw:
+    """Terminal logins run this very command again: ACPD_LOGIN=1 in their environment makes it become the agent."""
+    try:
+        entries = msgspec.json.decode(methods, type=list[dict[str, Raw]])
+    except msgspec.DecodeError:
+        return Raw(b"[]")
+    for entry in entries:
+        if bytes(entry.get("type", Raw(b""))) == b'"terminal"':
+            env = bytes(entry.get("env", Raw(b"{}")))
+            entry["env"] = Raw(splice.replace(env if env.startswith(b"{") else b"{}", "ACPD_LOGIN", b'"1"'))
+    return Raw(encode(entries))

@@ -1,0 +1,154 @@
+"""The clients of one session: who is attached, what each has seen, how the log reaches them.
+
+Replay, catching up and reading along are one path: a cursor into the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from acpd.attachment import Attachment, Client, Staged
+from acpd.errors import ConnectionBroken
+from acpd.scribe import Scribe
+from acpd.storage import replay
+from acpd.storage.contract import Journals, Key
+from acpd.storage.replay import Replay
+from acpd.tasks import Tasks
+from acpd.wire.envelope import encode
+from acpd.wire.lines import Stored
+
+
+class Audience:
+    """See the module. `on_live(attachment)` is called when a client has reached the end of the log."""
+
+    def __init__(
+        self,
+        key: Key,
+        journals: Journals,
+        scribe: Scribe,
+        tasks: Tasks,
+        *,
+        ask: Callable[[Attachment, str], None],
+        on_live: Callable[[Attachment], None],
+    ) -> None:
+        self.attachments: list[Attachment] = []
+        self._key = key
+        self._id = encode(key.session)
+        self._journals = journals
+        self._scribe = scribe
+        self._tasks = tasks
+        self._ask = ask
+        self._on_live = on_live
+        self._staged: list[Staged] = []
+
+    def attachment(self, client: Client) -> Attachment | None:
+        return next((each for each in self.attachments if each.client is client), None)
+
+    def attach(self, client: Client) -> Attachment:
+        """A new attachment of this client in the place of its old one, cursor at the end, not live: `start` makes it so."""
+        old = self.attachment(client)
+        new = Attachment(client, self._scribe.flushed, self._behind, self._ask)
+        if old is None:
+            self.attachments.append(new)
+        else:
+            new.take_over(old)
+            self.attachments[self.attachments.index(old)] = new
+        return new
+
+    def detach(self, client: Client) -> None:
+        self.attachments = [each for each in self.attachments if each.client is not client]
+
+    def start(self, attachment: Attachment) -> None:
+        """Everything after the cursor, then live."""
+        if attachment.cursor >= self._scribe.flushed:
+            self._live(attachment)
+        else:
+            attachment.fall_behind()
+
+    def stage(self, item: Staged) -> None:
+        """A line that was appended; its frame leaves with the next `publish`."""
+        self._staged.append(item)
+
+    @property
+    def is_staged(self) -> bool:
+        return bool(self._staged)
+
+    def publish(self) -> bool:
+        """Write what was appended, then feed it to everyone who reads along. Whether the write worked."""
+        if not self._scribe.commit():
+            return False
+        staged, self._staged = self._staged, []
+        for attachment in self.attachments:
+            attachment.feed(staged, self._scribe.flushed)
+        return True
+
+    async def replay(self, attachment: Attachment) -> None:
+        """Send the whole conversation, folded, then the newest facts; the cursor stands behind it then.
+
+        Raises ConnectionBroken when the client is gone. Cancelling it leaves the attachment not live.
+        """
+        self.publish()
+        until = self._scribe.flushed
+        client = attachment.client
+        told = Replay(self._key.session, client.kinds)
+        async for window in self._journals.path(self._key, until=until):
+            await _send(client, told.feed(window))
+        await _send(client, [*told.finish(), *told.facts(self._scribe.fold)])
+        attachment.reached(until)
+
+    def _live(self, attachment: Attachment) -> None:
+        attachment.live = True
+        attachment.reached(self._scribe.flushed)
+        self._on_live(attachment)
+
+    def _behind(self, attachment: Attachment) -> None:
+        self._tasks.spawn(self._catch_up(attachment), name=f"catch-up:{self._key.session}")
+
+    async def _catch_up(self, attachment: Attachment) -> None:
+        try:
+            while attachment in self.attachments and not attachment.live:
+                await attachment.client.drained()
+                until = self._scribe.flushed
+                if attachment.cursor >= until:
+                    self._live(attachment)
+                    return
+                async for window in self._journals.read(self._key, after=attachment.cursor, until=until):
+                    if attachment not in self.attachments:
+                        return
+                    await _send(attachment.client, self._frames(attachment, window))
+                    attachment.reached(window[-1].seq)
+                attachment.reached(until)
+        except ConnectionBroken:
+            return
+
+    def _frames(self, attachment: Attachment, window: list[Stored]) -> list[bytes]:
+        """Line by line, but for the prompts that this client sent itself."""
+        frames: list[bytes] = []
+        for line in window:
+            if line.id in attachment.own:
+                attachment.own.discard(line.id)
+            else:
+                frames += replay.live(line, self._id, attachment.client.kinds)
+        return frames
+
+    def notify(self, frame: bytes, kind: str) -> None:
+        """A frame that is not stored, to every client that may get this kind and reads."""
+        for attachment in self.attachments:
+            if kind in attachment.client.kinds and not attachment.client.paused:
+                attachment.client.send(frame)
+
+    def notice(self, severity: str, title: str, description: str) -> None:
+        """Something passing for the user: a `notice` where the client knows them, else a message. Not stored."""
+        said = encode({"sessionUpdate": "notice", "severity": severity, "title": title, "description": description})
+        text = encode({"type": "text", "text": f"[acpd] {title}: {description}\n\n"})
+        message = b'{"sessionUpdate":"agent_message_chunk","content":%b,"messageId":"%b"}' % (text, self._scribe.new_id().encode())
+        for attachment in self.attachments:
+            update = said if "notice" in attachment.client.kinds else message
+            params = b'{"sessionId":%b,"update":%b,"_meta":{"acpd.dev/notice":true}}' % (self._id, update)
+            attachment.client.notify("session/update", params)
+
+
+async def _send(client: Client, frames: list[bytes]) -> None:
+    if frames:
+        client.send(b"".join(frames))
+    await client.drained()

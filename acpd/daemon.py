@@ -1,0 +1,144 @@
+"""The composition root: names to classes; start, serve, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from acpd.agents.pool import AgentPool, Host, Log
+from acpd.agents.restore import Restorer
+from acpd.config import AgentChoice, Config, Paths
+from acpd.errors import AcpdError, StoreError
+from acpd.registry import Registry
+from acpd.router import Connection
+from acpd.session import Settings, Store
+from acpd.tasks import Tasks
+from acpd.transports import stdio
+
+if TYPE_CHECKING:
+    from acpd.agents.link import Runtime
+
+BACKENDS = ("workspace", "json", "sqlite")
+_STORES = "acpd_backends.stores:open_store"
+_LINKS = "acpd_backends.links:LinkFolder"
+STOP_SECONDS = 8.0
+"""For everything that stopping does; then the process ends all the same."""
+
+
+def resolve(name: str) -> Any:  # noqa: ANN401  whatever stands there
+    """The object named `module:attribute`."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def serve_stdio(config: Config, paths: Paths, choice: AgentChoice) -> int:
+    """Serve one client on stdin and stdout until stdin ends or SIGTERM. The exit code.
+
+    Raises AcpdError when the store cannot be opened.
+    """
+    stdin, stdout = stdio.claim()
+    _log_to_stderr(config.log.level)
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(Daemon(config, paths).serve_stdio(choice, stdin, stdout))
+
+
+def _log_to_stderr(level: str) -> None:
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso"), structlog.processors.KeyValueRenderer()],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+class _Noise(Log):
+    """Reports an agent's noise, a bounded number of lines."""
+
+    LIMIT = 20
+
+    def __init__(self) -> None:
+        self._lines: dict[str, int] = {}
+
+    def noise(self, agent: str, why: str) -> None:
+        count = self._lines[agent] = self._lines.get(agent, 0) + 1
+        if count <= self.LIMIT:
+            structlog.get_logger().info("noise from agent", agent=agent, line=why[:200], last=count == self.LIMIT)
+
+
+class Daemon:
+    """One store, its sessions, its agents."""
+
+    def __init__(self, config: Config, paths: Paths) -> None:
+        self._config = config
+        self._paths = paths
+        self._log = structlog.get_logger()
+        self._tasks = Tasks(self._failed)
+        self._stopping: asyncio.Event | None = None
+
+    def _failed(self, name: str, error: BaseException) -> None:
+        if isinstance(error, AcpdError):
+            self._log.warning("task failed", task=name, error=str(error))
+        else:
+            self._log.error("task failed", task=name, error=repr(error), exc_info=error)
+
+    async def serve_stdio(self, choice: AgentChoice, stdin: int, stdout: int) -> int:
+        stopping = self._stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopping.set)
+        config = self._config
+        settings = Settings(
+            queue=config.sessions.queue,
+            cancel_timeout=config.agents.cancel_timeout,
+            stop_grace=config.agents.stop_grace,
+            start_timeout=config.agents.start_timeout,
+        )
+        store = await self._open_store()
+        runtime: Runtime = resolve(_LINKS)(Path(self._paths.runtime) / "links")
+        pool = AgentPool(runtime, settings, self._tasks, _Noise())
+        registry = Registry(store, Restorer(pool), settings, self._tasks, config.user)
+        connection = Connection(registry, pool, Host(choice, dict(os.environ)), self._tasks, stopping.set)
+        connection.log = lambda event, text: self._log.info(event, text=text)
+        self._tasks.spawn(self._recover(pool, store), name="recover")
+        await stdio.connect(connection.peer, stdin, stdout)
+        gc.freeze()
+        await stopping.wait()
+        await self._stop(registry, pool, store, connection)
+        return 0
+
+    async def _recover(self, pool: AgentPool, store: Store) -> None:
+        await pool.end_leftovers()
+        await store.catalog.recover(store.journals)
+
+    async def _open_store(self) -> Store:
+        storage = self._config.storage
+        backend = await asyncio.to_thread(
+            resolve(_STORES), storage.backend, Path(storage.path), user=self._config.user, sync=storage.sync
+        )
+        if backend.journals is None or backend.catalog is None or backend.lease is None:
+            raise StoreError("open", f"backend {storage.backend}", cause="it brings no journals, catalog or lease")
+        return Store(backend.session, backend.journals, backend.catalog, backend.lease)
+
+    async def _stop(self, registry: Registry, pool: AgentPool, store: Store, connection: Connection) -> None:
+        """Drain: turns are recorded as interrupted, sessions saved, agents ended; then the store is closed."""
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await registry.stop(interrupt=True)
+                await pool.stop()
+                await self._tasks.cancel()
+        except TimeoutError:
+            self._log.warning("stopping took too long", seconds=STOP_SECONDS)
+        connection.peer.close()
+        await store.journals.close()
+        await store.catalog.close()
+        await store.session.close()

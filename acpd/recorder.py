@@ -1,0 +1,211 @@
+"""What goes into a session's log, and as what: the agent's updates, the facts, acpd's own notices.
+
+A payload is stored as the agent wrote it. One entry is one frame; its frame is staged with it and leaves when the line
+is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+from msgspec import UNSET
+
+from acpd.attachment import Staged
+from acpd.audience import Audience
+from acpd.errors import StoreError
+from acpd.scribe import RETRY_EVERY, Scribe, Written
+from acpd.tasks import Tasks
+from acpd.wire import blobs, frames, splice, updates
+from acpd.wire.envelope import encode
+
+BLOB = 64 * 1024
+"""String values of this many bytes and more stand in blobs, so a payload below it needs no look."""
+_NOBODY = ("", "")
+
+Source = tuple[str, int]
+"""The link, and the position in its output after the frame."""
+
+
+class Recorder:
+    """Appends to one log. Plain calls; nothing leaves before `publish`.
+
+    `hold` and `release` stop and restart what the agent says while a blob is being stored.
+    """
+
+    def __init__(
+        self, session_id: str, scribe: Scribe, audience: Audience, tasks: Tasks, hold: Callable[[], Callable[[], None]]
+    ) -> None:
+        self.scribe = scribe
+        self.fold = scribe.fold
+        self.tip = scribe.fold.leaf
+        """The newest entry of the newest turn: where the agent's updates hang."""
+        self.warnings = 0
+        """Updates that could not be sent to anybody as they were."""
+        self._id = encode(session_id)
+        self._audience = audience
+        self._tasks = tasks
+        self._hold = hold
+        self._run = _NOBODY
+        """Kind and messageId of the chunks that are coming without an id of the agent's."""
+
+    # -- the tree
+
+    def entry(self, kind: str, body: bytes) -> Written:
+        """An entry behind the tip; it is the tip then."""
+        written = self.scribe.entry(kind, body, self.tip)
+        self.tip = written.id
+        self._run = _NOBODY
+        return written
+
+    def branch(self, kind: str, body: bytes) -> Written:
+        """An entry behind the leaf, where a new turn begins."""
+        self.tip = self.fold.leaf
+        return self.entry(kind, body)
+
+    def end_message(self) -> None:
+        """The next chunk begins a new message."""
+        self._run = _NOBODY
+
+    def tell(self, text: str) -> None:
+        """A notice in acpd's own words that stays in the conversation: stored and shown like a message."""
+        update = b'{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":%b}}' % encode(f"[acpd] {text}\n\n")
+        params = b'{"sessionId":%b,"update":%b,"_meta":{"acpd.dev/notice":true}}' % (self._id, update)
+        self._run = _NOBODY
+        self._update(params, updates.look(update), None)
+        self._run = _NOBODY
+
+    # -- what the agent says
+
+    def update(self, params: bytes, source: Source) -> None:
+        """One session/update of the agent."""
+        try:
+            look = updates.look(bytes(frames.decode_params(params).update))
+        except msgspec.DecodeError:
+            self.warnings += 1
+            return
+        stored = updates.stored_as(look)
+        if stored is None:
+            self._pass(params, look)
+        elif stored not in ("update", "compaction"):
+            self._fact(stored, params, look, source)
+        elif len(params) < BLOB:
+            self._update(params, look, source, stored)
+        else:
+            self._big_update(params, look, source, stored)
+
+    def _big_update(self, params: bytes, look: updates.Look, source: Source, stored: str) -> None:
+        text, offsets, found = blobs.extract(params, BLOB)
+        if not found:
+            self._update(params, look, source, stored)
+            return
+        release = self._hold()
+
+        async def store() -> None:
+            try:
+                await self.put_blobs(found)
+                self._update(params, look, source, stored, b',"blobs":%b' % encode(offsets), text)
+                self._audience.publish()
+            finally:
+                release()
+
+        self._tasks.spawn(store(), name="blobs")
+
+    async def put_blobs(self, found: list[tuple[str, bytes]]) -> None:
+        """As `Journal.put_blobs`, tried again while the disk says no."""
+        while True:
+            try:
+                await self.scribe.journal.put_blobs(found)
+            except StoreError:
+                await asyncio.sleep(RETRY_EVERY)
+            else:
+                return
+
+    def _update(
+        self,
+        params: bytes,
+        look: updates.Look,
+        source: Source | None,
+        stored: str = "update",
+        more: bytes = b"",
+        text: bytes | None = None,
+    ) -> None:
+        """Append one entry and stage its frame. `text` stands in the log in the place of params with blobs."""
+        identifier = self.scribe.new_id()
+        message_id = self._message_id(look, identifier)
+        body = b'%b,"kind":%b%b%b,"params":%b' % (
+            _src(source),
+            encode(look.kind),
+            b',"messageId":"%b"' % message_id.encode() if message_id else b"",
+            more,
+            params if text is None else text,
+        )
+        written = self.scribe.entry(stored, body, self.tip, identifier=identifier, update=look.kind)
+        self.tip = identifier
+        self._stage(params, look, written, message_id)
+
+    def _message_id(self, look: updates.Look, identifier: str) -> str:
+        """The id that acpd gives a chunk to which the agent gave none: the first one's of its run."""
+        if look.kind not in frames.CHUNKS or look.message_id:
+            self._run = _NOBODY
+            return ""
+        if self._run[0] != look.kind:
+            self._run = (look.kind, identifier)
+        return self._run[1]
+
+    def _stage(self, params: bytes, look: updates.Look, written: Written, message_id: str) -> None:
+        if look.sendable is None:
+            self.warnings += 1
+        elif self._audience.attachments:
+            frame = frames.update(params, self._id, written.seq, written.at, message_id, look.sendable)
+            self._audience.stage(Staged(written.seq, look.kind, frame))
+
+    def _pass(self, params: bytes, look: updates.Look) -> None:
+        """What is never stored: notices."""
+        if look.sendable is not None:
+            frame = frames.update(params, self._id, self.fold.seq, self.fold.updated_at, "", look.sendable)
+            self._audience.notify(frame, look.kind)
+
+    # -- facts
+
+    def _fact(self, stored: str, params: bytes, look: updates.Look, source: Source) -> None:
+        body = b'%b,"kind":%b' % (_src(source), encode(look.kind))
+        if stored == "config":
+            body += self._config(look.sendable or b"{}")
+        elif stored == "info":
+            body += _title(look.sendable or b"{}")
+        written = self.scribe.fact(stored, body + b',"params":' + params)
+        self._stage(params, look, written, "")
+
+    def config(self, said: bytes) -> None:
+        """Store the mode and options that an answer of the agent names, if it names any."""
+        if said.startswith(b"{") and splice.members(said).keys() & {"modes", "configOptions", "currentModeId"}:
+            self.scribe.fact("config", self._config(said))
+
+    def _config(self, said: bytes) -> bytes:
+        """The stored mode and options, changed by what this object says about them."""
+        spans = splice.members(said)
+        known = self.fold.config
+        modes = bytes(known.modes) if known is not None and known.modes is not UNSET else b"null"
+        options = bytes(known.configOptions) if known is not None and known.configOptions is not UNSET else b"null"
+        if "modes" in spans:
+            modes = said[slice(*spans["modes"])]
+        if "configOptions" in spans:
+            options = said[slice(*spans["configOptions"])]
+        if "currentModeId" in spans and modes.startswith(b"{"):
+            modes = splice.replace(modes, "currentModeId", said[slice(*spans["currentModeId"])])
+        kept = [(b"modes", modes), (b"configOptions", options)]
+        return b"".join(b',"%b":%b' % (name, value) for name, value in kept if value != b"null")
+
+
+def _src(source: Source | None) -> bytes:
+    return b"" if source is None else b',"src":["%b",%d]' % (source[0].encode(), source[1])
+
+
+def _title(update: bytes) -> bytes:
+    span = splice.members(update).get("title")
+    if span is None:
+        return b""
+    title = update[slice(*span)]
+    return b',"title":%b' % (b'""' if title == b"null" else title)

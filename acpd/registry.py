@@ -1,0 +1,198 @@
+"""Which sessions this process holds: opening, making, closing, forking, deleting them; one opening at a time each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from acpd.errors import SessionNotFound, StoreError
+from acpd.saving import Saver
+from acpd.session import Agents, LiveSession, Settings, Store
+from acpd.storage.contract import Key
+from acpd.storage.rows import row_of
+from acpd.tasks import Tasks
+from acpd.wire.ids import Clock, Ids
+from acpd.wire.lines import VERSION, Header, Parent
+
+INTERRUPTED = (
+    "This turn was interrupted: acpd or the machine stopped while it ran. Nothing of it is run again by itself;"
+    " what it had done before is unknown to the agent. Prompt again to go on."
+)
+
+
+class Registry:
+    """The live sessions of one store and one user."""
+
+    def __init__(self, store: Store, agents: Agents, settings: Settings, tasks: Tasks, user: str | None) -> None:
+        self.store = store
+        self.user = user
+        self.live: dict[str, LiveSession] = {}
+        self._agents = agents
+        self._settings = settings
+        self._tasks = tasks
+        self._savers: dict[str, Saver] = {}
+        self._opening: dict[str, asyncio.Task[LiveSession]] = {}
+        self._closing: dict[str, asyncio.Task[None]] = {}
+        self._ids = Ids()
+        self._clock = Clock()
+
+    def new_id(self) -> str:
+        return self._ids.new()
+
+    def header(self, session_id: str, agent: str, cwd: str, command: tuple[str, ...], directories: tuple[str, ...] = (), parent: Parent | None = None) -> Header:
+        return Header(
+            version=VERSION,
+            id=session_id,
+            cwd=cwd,
+            agent=agent,
+            command=command,
+            user=self.user,
+            createdAt=self._clock.now(),
+            parent=parent,
+            additionalDirectories=directories,
+        )
+
+    def key(self, session_id: str, agent: str) -> Key:
+        return Key(agent=agent, session=session_id, user=self.user)
+
+    async def create(self, header: Header) -> LiveSession:
+        """A new session with its header appended. Its row is in the catalog before anybody learns the id."""
+        key = self.key(header.id, header.agent)
+        await self.store.lease.take(key)
+        try:
+            journal = await self.store.journals.create(key, header)
+            await self.store.catalog.put(row_of(key, header, journal.fold, 0, "open"))
+        except BaseException:
+            await self.store.lease.give_up(key)
+            raise
+        return self._admit(LiveSession(key, journal, self.store, self._agents, self._settings, self._tasks))
+
+    def _admit(self, session: LiveSession) -> LiveSession:
+        saver = Saver(session)
+        session.on_idle = saver.soon
+        self._savers[session.id] = saver
+        self.live[session.id] = session
+        return session
+
+    async def open(self, session_id: str) -> LiveSession:
+        """The live session, opened once however many ask. Raises SessionNotFound, SessionBusy, SessionReadOnly, StoreError.
+
+        Cancelling it does not stop the opening.
+        """
+        if closing := self._closing.get(session_id):
+            await asyncio.wait([closing])
+        if session := self.live.get(session_id):
+            return session
+        task = self._opening.get(session_id)
+        if task is None:
+            task = self._tasks.spawn(self._open(session_id), name=f"open:{session_id}")
+            self._opening[session_id] = task
+            task.add_done_callback(lambda _: self._opening.pop(session_id, None))
+        return await asyncio.shield(task)
+
+    async def _open(self, session_id: str) -> LiveSession:
+        row = await self.store.catalog.get(session_id)
+        if row is None:
+            raise SessionNotFound(session_id)
+        key = self.key(session_id, row.agent)
+        await self.store.lease.take(key)
+        try:
+            journal = await self.store.journals.open(key)
+            session = LiveSession(key, journal, self.store, self._agents, self._settings, self._tasks)
+            await self._recover(session)
+            await self.store.catalog.put(row_of(key, journal.header, journal.fold, journal.size, "open"))
+        except BaseException:
+            await self.store.lease.give_up(key)
+            raise
+        return self._admit(session)
+
+    async def _recover(self, session: LiveSession) -> None:
+        """What a dead holder left open is closed in the log, and the user is told (docs/architecture.md, "Recovery")."""
+        fold = session.fold
+        for ask in list(fold.asks):
+            session.record_dead_ask(ask)
+        if fold.turn is not None:
+            session.record_interrupted(INTERRUPTED)
+        if fold.queue is not None:
+            session.record_dead_queue(bytes(fold.queue))
+        if session.fold.seq != session.scribe.flushed:
+            if not session.scribe.commit():
+                raise session.scribe.error or StoreError("write", f"session {session.id}")
+            await session.scribe.settled()
+
+    async def fork(self, source: LiveSession, cwd: str, directories: tuple[str, ...]) -> LiveSession:
+        """A new session with the source's path up to its leaf. The source is not touched."""
+        header = self.header(
+            self.new_id(), source.key.agent, cwd, source.header.command, directories, Parent(source.id, source.fold.leaf)
+        )
+        target = self.key(header.id, header.agent)
+        source.scribe.commit()
+        await self.store.journals.fork(source.key, target, header, entry=source.fold.leaf)
+        _, fold = await self.store.journals.peek(target)
+        await self.store.catalog.put(row_of(target, header, fold, 0, "open"))
+        session = await self.open(header.id)
+        session.fork_of = source.fold.inner
+        return session
+
+    async def close(self, session_id: str, *, interrupt: bool = False) -> None:
+        """Cancel, save, stop the agent, give up the lease. The session stays in the store. Not live is no error.
+
+        `interrupt`: a running turn is recorded as interrupted at once, nobody waits for the agent.
+        """
+        if session_id not in self._closing:
+            session = self.live.get(session_id)
+            if session is None:
+                return
+            task = self._tasks.spawn(self._close(session, interrupt=interrupt), name=f"close:{session_id}")
+            self._closing[session_id] = task
+            task.add_done_callback(lambda _: self._closing.pop(session_id, None))
+        await asyncio.shield(self._closing[session_id])
+
+    async def _close(self, session: LiveSession, *, interrupt: bool) -> None:
+        if interrupt:
+            session.interrupt()
+        else:
+            session.cancel()
+        await session.idle()
+        session.audience.attachments.clear()
+        link, session.link = session.link, None
+        if link is not None:
+            await link.stop()
+        session.close_asks("acpd")
+        await self._savers.pop(session.id).save("clean")
+        session.scribe.stop()
+        await session.scribe.journal.close()
+        self.live.pop(session.id, None)
+        await self.store.lease.give_up(session.key)
+
+    async def refresh(self) -> None:
+        """Bring the catalog up to what the live sessions' logs say now."""
+        for saver in list(self._savers.values()):
+            await saver.row()
+
+    async def delete(self, session_id: str) -> None:
+        """Remove every artefact. Absent is no error. Raises SessionBusy when another process has it open."""
+        await self.close(session_id)
+        row = await self.store.catalog.get(session_id)
+        if row is None:
+            return
+        key = self.key(session_id, row.agent)
+        await self.store.lease.take(key)
+        try:
+            await self.store.journals.delete(key)
+            await self.store.session.delete(key)
+            await self.store.catalog.delete(session_id)
+        finally:
+            await self.store.lease.give_up(key)
+
+    async def stop(self, *, interrupt: bool) -> None:
+        """Close every session, and then the store's parts."""
+        await _all(lambda session_id: self.close(session_id, interrupt=interrupt), list(self.live))
+
+
+async def _all(work: Callable[[str], Awaitable[None]], items: list[str]) -> None:
+    """Each to its end, whatever happens to the others; the first failure is raised then."""
+    results = await asyncio.gather(*(work(item) for item in items), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

@@ -1,0 +1,480 @@
+"""One client's connection: method name -> handler. The only file that knows both sides.
+
+Prompts, cancels and notifications are handled in place, in the order of the stream. Requests that need the store or an
+agent run in a task each; a session's own order is kept by its queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import msgspec
+from msgspec import UNSET
+
+from acpd import errors, listing
+from acpd.agents.link import AgentLink
+from acpd.agents.pool import AgentPool, Host
+from acpd.agents.restore import inner_id
+from acpd.attachment import ClientCapabilities
+from acpd.announce import client_capabilities, for_agent, initialize_answer
+from acpd.errors import AcpdError, AgentError, ConnectionBroken, RequestError, SessionNotFound
+from acpd.peer import Peer
+from acpd.registry import Registry
+from acpd.rpc.protocol import Params, Then
+from acpd.session import LiveSession
+from acpd.tasks import Tasks
+from acpd.turn import Prompt
+from acpd.wire import messages, splice, updates
+from acpd.wire.envelope import encode
+
+Handler = Callable[["Connection", bytes, Params], Awaitable[bytes | None]]
+"""The raw result; None: the handler answers, or has answered, itself. Raises RequestError, AcpdError."""
+
+
+class Connection:
+    """Implements acpd.attachment.Client and is the owner of its peer."""
+
+    def __init__(self, registry: Registry, pool: AgentPool, host: Host, tasks: Tasks, on_closed: Callable[[], None]) -> None:
+        self.peer = Peer(self, strict=True)
+        self.kinds: frozenset[str] = frozenset()
+        self.capabilities = ClientCapabilities()
+        self.registry = registry
+        self.pool = pool
+        self.host = host
+        self.log: Callable[[str, str], None] = lambda _event, _text: None
+        self._tasks = tasks
+        self._closed = on_closed
+        self.agent_name = host.choice.name
+        """The agentId of what this connection makes; "" until its agent has said it."""
+        self._initialized = False
+        self._starting: asyncio.Task[AgentLink] | None = None
+        self._running: dict[bytes, asyncio.Task[None]] = {}
+
+    # -- acpd.attachment.Client
+
+    @property
+    def paused(self) -> bool:
+        return self.peer.paused
+
+    def send(self, data: bytes, /) -> None:
+        self.peer.send(data)
+
+    def call(self, method: str, params: bytes, then: Then, identifier: bytes | None = None, /) -> bytes:
+        return self.peer.call(method, params, then, identifier)
+
+    def forget(self, identifier: bytes, /) -> None:
+        self.peer.forget(identifier)
+
+    def notify(self, method: str, params: bytes, /) -> None:
+        self.peer.notify(method, params)
+
+    def settle(self, identifier: bytes, result: bytes | None, error: RequestError | None, /) -> bytes:
+        return self.peer.settle(identifier, result, error)
+
+    async def drained(self) -> None:
+        await self.peer.drained()
+
+    # -- acpd.peer.Owner
+
+    def on_bad_line(self, why: str, /) -> None:
+        self.log("bad line from the client", why)
+
+    def on_batch_end(self) -> None:
+        """Nothing is buffered here."""
+
+    def on_writable(self) -> None:
+        """Who fell behind waits for `drained` itself."""
+
+    def on_closed(self) -> None:
+        for task in self._running.values():
+            task.cancel()
+        for session in self.registry.live.values():
+            session.detach(self)
+        self._closed()
+
+    def on_notification(self, method: str, params: Params, /) -> None:
+        try:
+            if method == "session/cancel" and self._initialized:
+                session = self.registry.live.get(messages.parse_cancel(params).sessionId)
+                if session is not None:
+                    session.cancel()
+            elif method == "$/cancel_request":
+                self._cancel_request(bytes(messages.parse_cancel_request(params).requestId))
+            elif method.startswith("_") and not method.startswith("_acpd/"):
+                self._pass_on(method, params)
+        except RequestError as error:
+            self.log("bad notification", f"{method}: {error}")
+
+    def _cancel_request(self, request: bytes) -> None:
+        """ACP v1 cancellation: exactly one answer, a result or -32800; unknown ids are nothing."""
+        if any(session.cancel_prompt(self, request) for session in list(self.registry.live.values())):
+            return
+        if task := self._running.get(request):
+            task.cancel()
+
+    def _pass_on(self, method: str, params: Params) -> None:
+        session = self._named(params)
+        if session is not None and isinstance(session.link, AgentLink) and params is not UNSET:
+            session.link.peer.notify(method, session.link.translated(bytes(params)))
+
+    def _named(self, params: Params) -> LiveSession | None:
+        """The live session that these params name, if they do."""
+        if params is UNSET:
+            return None
+        try:
+            found = msgspec.json.decode(params, type=dict[str, msgspec.Raw]).get("sessionId")
+            return self.registry.live.get(msgspec.json.decode(found, type=str)) if found is not None else None
+        except msgspec.DecodeError:
+            return None
+
+    def on_request(self, identifier: bytes, method: str, params: Params, /) -> None:
+        if method == "session/prompt" and self._initialized:
+            try:
+                self._prompt(identifier, params)
+            except RequestError as error:
+                self.peer.refuse(identifier, error)
+            return
+        try:
+            handler = self._handler(method)
+        except RequestError as error:
+            self.peer.refuse(identifier, error)
+            return
+        task = self._tasks.spawn(self._serve(identifier, handler, params), name=f"serve:{method}")
+        self._running[identifier] = task
+        task.add_done_callback(lambda _: self._running.pop(identifier, None))
+
+    def _handler(self, method: str) -> Handler:
+        if method == "initialize":
+            return Connection.initialize
+        if not self._initialized:
+            raise RequestError(errors.INVALID_REQUEST, f"the connection must be initialized before {method}")
+        handler = _HANDLERS.get(method)
+        if handler is not None:
+            return handler
+        if method.startswith("_") and not method.startswith("_acpd/"):
+            return partial(_extension, method)
+        raise RequestError(errors.METHOD_NOT_FOUND, f"unknown method {method[:100]}")
+
+    async def _serve(self, identifier: bytes, handler: Handler, params: Params) -> None:
+        try:
+            result = await handler(self, identifier, params)
+        except asyncio.CancelledError:
+            self.peer.refuse(identifier, RequestError(errors.REQUEST_CANCELLED, "cancelled"))
+        except RequestError as error:
+            self.peer.refuse(identifier, error)
+        except SessionNotFound as error:
+            self.peer.refuse(identifier, RequestError(errors.RESOURCE_NOT_FOUND, str(error), {"sessionId": error.session_id}))
+        except ConnectionBroken:
+            return
+        except AcpdError as error:
+            self.peer.refuse(identifier, RequestError(errors.INTERNAL_ERROR, str(error)))
+        except Exception:
+            self.peer.refuse(identifier, RequestError(errors.INTERNAL_ERROR, "internal error, see acpd's log"))
+            raise
+        else:
+            if result is not None:
+                self.peer.answer(identifier, result)
+
+    # -- handshake and agent
+
+    async def initialize(self, _identifier: bytes, params: Params) -> bytes:
+        """Starts the agent, so that what is announced is true. One that does not start is told at session/new."""
+        said = messages.parse_initialize(params)
+        capabilities = None if said.clientCapabilities is UNSET else bytes(said.clientCapabilities)
+        self.capabilities = client_capabilities(capabilities)
+        self.kinds = updates.allowed_kinds(capabilities)
+        self.host.initialize = for_agent(said)
+        self._initialized = True
+        try:
+            link = await self._warm()
+        except (AcpdError, OSError) as error:
+            self.log("agent did not start", str(error))
+            link = None
+        return initialize_answer(link.said if link is not None else None, link.name if link is not None else "")
+
+    async def _warm(self) -> AgentLink:
+        """The agent that no session has yet; started if there is none, once however many ask."""
+        if self.host.warm is not None and not self.host.warm.ended:
+            return self.host.warm
+        if self._starting is None:
+            self._starting = self._tasks.spawn(self.pool.start(self.host, self.host.choice), name="agent:warm")
+            self._starting.add_done_callback(self._started)
+        return await asyncio.shield(self._starting)
+
+    def _started(self, task: asyncio.Task[AgentLink]) -> None:
+        self._starting = None
+        if not task.cancelled() and task.exception() is None:
+            self.host.warm = task.result()
+            self.agent_name = self.host.warm.name
+
+    async def _take_warm(self) -> AgentLink:
+        await self._warm()
+        link = self.host.take_warm()
+        return link if link is not None else await self.pool.start(self.host, self.host.choice)
+
+    async def authenticate(self, _identifier: bytes, params: Params) -> bytes:
+        messages.parse_authenticate(params)
+        return await self._ask_warm("authenticate", params)
+
+    async def logout(self, _identifier: bytes, params: Params) -> bytes:
+        messages.parse_logout(params)
+        return await self._ask_warm("logout", params)
+
+    async def _ask_warm(self, method: str, params: Params) -> bytes:
+        try:
+            link = await self._warm()
+        except AgentError as error:
+            raise RequestError(errors.INTERNAL_ERROR, str(error)) from None
+        result = await link.ask(method, b"{}" if params is UNSET else bytes(params))
+        return b"{}" if result == b"null" else result
+
+    # -- sessions
+
+    async def new(self, identifier: bytes, params: Params) -> None:
+        """The agent's session, then ours, then the answer; updates of the session follow it."""
+        said = messages.parse_new(params)
+        raw = bytes(params) if params is not UNSET else b"{}"
+        link = await self._take_warm()
+        try:
+            result = await link.ask_held("session/new", raw, self.pool.settings.start_timeout)
+            session = await self._record_new(said, link, result)
+        except RequestError:
+            self.host.warm = link  # an agent that wants a login first is still good
+            raise
+        except BaseException:
+            self._tasks.spawn(link.stop(), name="stop:unused")
+            raise
+        session.setup = raw
+        session.host = self.host
+        await session.scribe.settled()
+        self.peer.answer(identifier, splice.replace(result, "sessionId", session.id_json))
+        attachment = session.attach(self, raw)
+        session.audience.start(attachment)
+        link.bind(session, link.inner)
+        link.release()
+
+    async def _record_new(self, said: messages.NewSession, link: AgentLink, result: bytes) -> LiveSession:
+        link.inner = inner_id(result)
+        header = self.registry.header(self.registry.new_id(), link.name, said.cwd, stored_command(link.command), said.directories)
+        session = await self.registry.create(header)
+        session.link = link
+        link.session = session
+        session.remember_link(link)
+        session.recorder.config(result)
+        session.scribe.commit()
+        return session
+
+    async def load(self, identifier: bytes, params: Params) -> None:
+        said = messages.parse_load(params)
+        session = await self._open(said, params)
+        attachment = session.attach(self, bytes(params) if params is not UNSET else None)
+        attachment.cursor = 0
+        await session.audience.replay(attachment)
+        self.peer.answer(identifier, session.setup_answer())
+        session.audience.start(attachment)
+        self._start_behind(session)
+
+    async def resume(self, identifier: bytes, params: Params) -> None:
+        """No replay; the agent is there when the answer leaves, or has had its time."""
+        said = messages.parse_resume(params)
+        session = await self._open(said, params)
+        attachment = session.attach(self, bytes(params) if params is not UNSET else None)
+        try:
+            async with asyncio.timeout(self.pool.settings.start_timeout):
+                await session.ensure_agent()
+        except (AcpdError, OSError, TimeoutError) as error:
+            self.log("agent did not start", str(error))
+        self.peer.answer(identifier, session.setup_answer())
+        session.audience.start(attachment)
+
+    async def _open(self, said: messages.OldSession, params: Params) -> LiveSession:
+        try:
+            session = await self.registry.open(said.sessionId)
+        except SessionNotFound:
+            session = await self._adopt(said, params)
+        if not listing.same_folder(said.cwd, session.header.cwd):
+            raise RequestError(
+                errors.INVALID_PARAMS,
+                f"session {session.id} has the working directory {session.header.cwd}",
+                {"expected": session.header.cwd},
+            )
+        session.host = self.host
+        return session
+
+    async def _adopt(self, said: messages.OldSession, params: Params) -> LiveSession:
+        """A session that only the agent knows: its own load is recorded as a new log. Raises SessionNotFound."""
+        try:
+            link = await self._warm()
+        except (AgentError, RequestError):
+            raise SessionNotFound(said.sessionId) from None
+        if not link.said.agentCapabilities.loadSession:
+            raise SessionNotFound(said.sessionId)
+        link = await self._take_warm()
+        return await adopt(self, link, said, bytes(params) if params is not UNSET else b"{}")
+
+    def _start_behind(self, session: LiveSession) -> None:
+        if session.link is None:
+            self._tasks.spawn(self._try_start(session), name=f"behind:{session.id}")
+
+    async def _try_start(self, session: LiveSession) -> None:
+        """A failing start is a notice now and the answer of the next prompt."""
+        try:
+            await session.ensure_agent()
+        except (AcpdError, OSError) as error:
+            self.log("agent did not start", str(error))
+            session.audience.notice("error", "The agent did not start", str(error))
+
+    async def fork(self, identifier: bytes, params: Params) -> None:
+        said = messages.parse_fork(params)
+        source = await self.registry.open(said.sessionId)
+        session = await self.registry.fork(source, said.cwd, said.directories)
+        session.host = self.host
+        attachment = session.attach(self, bytes(params) if params is not UNSET else None)
+        answer = session.setup_answer()
+        self.peer.answer(identifier, splice.replace(answer, "sessionId", session.id_json))
+        session.audience.start(attachment)
+
+    async def list(self, _identifier: bytes, params: Params) -> bytes:
+        return await listing.page(self, messages.parse_list(params))
+
+    async def close(self, _identifier: bytes, params: Params) -> bytes:
+        """ACP v1: as session/cancel, then free. Closing what is not open is fine."""
+        await self.registry.close(messages.parse_close(params).sessionId)
+        return b"{}"
+
+    async def delete(self, _identifier: bytes, params: Params) -> bytes:
+        session_id = messages.parse_delete(params).sessionId
+        row = await self.registry.store.catalog.get(session_id)
+        live = self.registry.live.get(session_id)
+        link = live.link if live is not None else self.host.warm
+        if row is not None and isinstance(link, AgentLink) and link.said.agentCapabilities.sessionCapabilities.has("delete"):
+            await listing.delete_inner(link, row.inner or (live.fold.inner if live is not None else ""), self.pool.settings.stop_grace)
+        await self.registry.delete(session_id)
+        return b"{}"
+
+    # -- turns and settings
+
+    def _prompt(self, identifier: bytes, params: Params) -> None:
+        said = messages.parse_prompt(params)
+        prompt = Prompt(
+            params=bytes(params) if params is not UNSET else b"{}",
+            blocks=bytes(said.prompt),
+            meta=bytes(said.meta) if said.meta is not UNSET else None,
+            client=self,
+            request=identifier,
+        )
+        session = self.registry.live.get(said.sessionId)
+        if session is not None and session.audience.attachment(self) is not None:
+            session.prompt(prompt)
+        else:
+            task = self._tasks.spawn(self._serve(identifier, partial(_prompt_unattached, said.sessionId, prompt), params), name="prompt")
+            self._running[identifier] = task
+            task.add_done_callback(lambda _: self._running.pop(identifier, None))
+
+    async def prompt_unattached(self, session_id: str, prompt: Prompt) -> None:
+        """A prompt for a session that this client did not load: it is resumed first."""
+        session = await self.registry.open(session_id)
+        if session.audience.attachment(self) is None:
+            session.host = self.host
+            session.audience.start(session.attach(self))
+        session.prompt(prompt)
+
+    async def set_mode(self, _identifier: bytes, params: Params) -> bytes:
+        said = messages.parse_set_mode(params)
+        session = await self._attached(said.sessionId)
+        result = await self._ask_agent(session, "session/set_mode", params)
+        session.recorder.config(b'{"currentModeId":%b}' % encode(said.modeId))
+        session.scribe.commit()
+        await session.scribe.settled()
+        return b"{}" if result == b"null" else result
+
+    async def set_config_option(self, _identifier: bytes, params: Params) -> bytes:
+        said = messages.parse_set_config_option(params)
+        session = await self._attached(said.sessionId)
+        result = await self._ask_agent(session, "session/set_config_option", params)
+        session.recorder.config(result)
+        session.scribe.commit()
+        await session.scribe.settled()
+        return result
+
+    async def _attached(self, session_id: str) -> LiveSession:
+        session = await self.registry.open(session_id)
+        if session.host is None:
+            session.host = self.host
+        return session
+
+    async def _ask_agent(self, session: LiveSession, method: str, params: Params) -> bytes:
+        link = await session.ensure_agent()
+        if not isinstance(link, AgentLink):
+            raise AgentError(f"session {session.id} has no agent")
+        return await link.ask(method, link.translated(bytes(params) if params is not UNSET else b"{}"))
+
+
+async def _extension(method: str, connection: Connection, _identifier: bytes, params: Params) -> bytes:
+    """An extension's request goes to the agent of the session that it names, else to the connection's."""
+    session = connection._named(params)  # noqa: SLF001  one module
+    if session is not None and isinstance(session.link, AgentLink) and params is not UNSET:
+        return await session.link.ask(method, session.link.translated(bytes(params)))
+    warm = connection.host.warm
+    if warm is None or warm.ended:
+        raise RequestError(errors.METHOD_NOT_FOUND, f"unknown method {method[:100]}")
+    return await warm.ask(method, b"{}" if params is UNSET else bytes(params))
+
+
+async def _prompt_unattached(session_id: str, prompt: Prompt, connection: Connection, _identifier: bytes, _params: Params) -> None:
+    await connection.prompt_unattached(session_id, prompt)
+
+
+def stored_command(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command as it may be stored: without the values of arguments that carry secrets."""
+    kept: list[str] = []
+    hide = False
+    for argument in command:
+        if hide:
+            kept.append("***")
+            hide = False
+            continue
+        name, equals, _ = argument.partition("=")
+        secret = name.startswith("-") and any(word in name.lower() for word in ("key", "token", "secret"))
+        kept.append(f"{name}=***" if secret and equals else argument)
+        hide = secret and not equals
+    return tuple(kept)
+
+
+async def adopt(connection: Connection, link: AgentLink, said: messages.OldSession, params: bytes) -> LiveSession:
+    """See Connection._adopt."""
+    header = connection.registry.header(said.sessionId, link.name, said.cwd, stored_command(link.command), said.directories)
+    session = await connection.registry.create(header)
+    session.host = connection.host
+    session.setup = params
+    link.bind(session, encode(said.sessionId))
+    try:
+        result = await link.ask_held("session/load", params, connection.pool.settings.start_timeout)
+    except (RequestError, AgentError):
+        link.session = None
+        await connection.registry.delete(said.sessionId)
+        connection._tasks.spawn(link.stop(), name="stop:unused")  # noqa: SLF001  one module
+        raise SessionNotFound(said.sessionId) from None
+    session.link = link
+    session.remember_link(link)
+    session.recorder.config(result)
+    session.scribe.commit()
+    link.release()
+    return session
+
+
+_HANDLERS: dict[str, Handler] = {
+    "authenticate": Connection.authenticate,
+    "logout": Connection.logout,
+    "session/new": Connection.new,
+    "session/load": Connection.load,
+    "session/resume": Connection.resume,
+    "session/fork": Connection.fork,
+    "session/list": Connection.list,
+    "session/close": Connection.close,
+    "session/delete": Connection.delete,
+    "session/set_mode": Connection.set_mode,
+    "session/set_config_option": Connection.set_config_option,
+}

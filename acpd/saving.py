@@ -1,0 +1,98 @@
+"""What follows a turn: context file, state modules, catalog row. All of it can be made anew from the log."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import UNSET, Raw
+
+from acpd.errors import StoreError
+from acpd.session import LiveSession
+from acpd.storage.context import Context
+from acpd.storage.rows import row_of
+from acpd.wire.lines import Stored
+
+DELAY = 0.1
+"""Seconds from the end of a turn to its saving, so that quick turns are saved together."""
+_MODULES = ("config", "usage", "plan")
+
+
+class Saver:
+    """Saves one session, at most one save at a time, on every outcome of a turn."""
+
+    def __init__(self, session: LiveSession) -> None:
+        self._session = session
+        self._saved: dict[str, str] = {}
+        self._context_seq = 0
+        self._context_leaf: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._lock = asyncio.Lock()
+        self._row_seq = -1
+
+    async def row(self, state: str = "open") -> None:
+        """Bring the catalog's row up to the log."""
+        session = self._session
+        if self._row_seq != session.fold.seq or state != "open":
+            self._row_seq = session.fold.seq
+            await session.store.catalog.put(
+                row_of(session.key, session.header, session.fold, session.scribe.journal.size, state)
+            )
+
+    def soon(self) -> None:
+        """Save in DELAY seconds."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(DELAY, self._start)
+
+    def _start(self) -> None:
+        self._timer = None
+        self._session.tasks.spawn(self.save(), name=f"save:{self._session.id}")
+
+    async def save(self, state: str = "open") -> None:
+        """Bring everything up to the log. A part that fails is left behind; the next save, or the next open, mends it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        session = self._session
+        async with self._lock:
+            try:
+                await self._modules()
+                await self._context()
+            except StoreError:
+                session.recorder.warnings += 1
+            await self.row(state)
+
+    async def _modules(self) -> None:
+        session = self._session
+        for name in _MODULES:
+            line: Stored | None = getattr(session.fold, name)
+            if line is None or self._saved.get(name) == line.id:
+                continue
+            value = b'{"seq":%d,"value":%b}' % (line.seq, _value(line))
+            await session.store.session.save(session.key, f"acpd.{name}", value)
+            self._saved[name] = line.id
+
+    async def _context(self) -> None:
+        """Append the turns that ended since the last time; write anew after a branch or at the first time."""
+        session = self._session
+        fold = session.fold
+        until = session.scribe.flushed
+        fresh = self._context_seq == 0 or fold.branched
+        context = Context()
+        parts: list[bytes] = []
+        windows = (
+            session.store.journals.path(session.key, until=until)
+            if fresh
+            else session.store.journals.read(session.key, after=self._context_seq, until=until)
+        )
+        async for window in windows:
+            parts.append(context.feed(window))
+        parts.append(context.finish())
+        await session.scribe.journal.write_context(b"".join(parts), fresh=fresh)
+        self._context_seq = until
+
+
+def _value(line: Stored) -> bytes:
+    if line.params is not UNSET:
+        return bytes(line.params)
+    members = [(b"modes", line.modes), (b"configOptions", line.configOptions)]
+    return b"{%b}" % b",".join(b'"%b":%b' % (name, bytes(value)) for name, value in members if isinstance(value, Raw))

@@ -1,0 +1,159 @@
+"""The one writer of a live session's log: ids, seq, order, and what happens when the disk says no.
+
+A failed write (disk full): nothing is lost, nothing unwritten is sent; it is tried again each second and with each
+request, and after GIVE_UP seconds the owner is told (docs/architecture.md, "What is durable when").
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from acpd.errors import StoreError
+from acpd.storage.contract import Journal
+from acpd.wire import lines
+from acpd.wire.ids import Clock, Ids
+
+RETRY_EVERY = 1.0
+GIVE_UP = 30.0
+
+
+class Written:
+    """One line that was appended."""
+
+    __slots__ = ("at", "id", "seq")
+
+    def __init__(self, identifier: str, seq: int, at: str) -> None:
+        self.id = identifier
+        self.seq = seq
+        self.at = at
+
+
+class Scribe:
+    """Appends lines and keeps `fold` true. Plain calls on the loop.
+
+    `on_stuck(error)` when a write fails first, `on_free()` when it works again, `on_give_up(error)` after GIVE_UP seconds.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        ids: Ids,
+        clock: Clock,
+        *,
+        on_stuck: Callable[[StoreError], None],
+        on_free: Callable[[], None],
+        on_give_up: Callable[[StoreError], None],
+    ) -> None:
+        self.journal = journal
+        self.fold = journal.fold
+        self.flushed = self.fold.seq
+        """The seq of the last line that is in the kernel: what may be sent."""
+        self.error: StoreError | None = None
+        self._ids = ids
+        self._clock = clock
+        self._on_stuck = on_stuck
+        self._on_free = on_free
+        self._on_give_up = on_give_up
+        self._waiting: list[Callable[[], None]] = []
+        self._failing_since = 0.0
+        self._gave_up = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        ids.after(self.fold.last_id)
+
+    def new_id(self) -> str:
+        return self._ids.new()
+
+    def entry(self, kind: str, body: bytes, parent: str | None, *, identifier: str | None = None, update: str = "") -> Written:
+        """Append a line of the tree. `update` is its sessionUpdate kind, if it has one."""
+        fold = self.fold
+        written = Written(identifier or self._ids.new(), fold.seq + 1, self._clock.now())
+        line = lines.entry(kind, written.id, parent, written.seq, written.at, body)
+        self.journal.append(line)
+        if kind == "update" and update != "plan":
+            fold.advance(written.id, parent, written.seq, written.at, update)
+        else:
+            fold.add(lines.decode(line))
+        return written
+
+    def fact(self, kind: str, body: bytes) -> Written:
+        """Append a line outside the tree."""
+        written = Written(self._ids.new(), self.fold.seq + 1, self._clock.now())
+        line = lines.fact(kind, written.id, written.seq, written.at, body)
+        self.journal.append(line)
+        self.fold.add(lines.decode(line))
+        return written
+
+    def commit(self) -> bool:
+        """Whether everything appended is in the kernel now."""
+        try:
+            self.journal.flush()
+        except StoreError as error:
+            self._fail(error)
+            return False
+        self.flushed = self.fold.seq
+        if self.error is not None:
+            self._free()
+        return True
+
+    def settle(self, then: Callable[[], None]) -> None:
+        """Call `then` once everything appended so far is as durable as the store's `sync` mode asks."""
+        if self.error is not None:
+            self._waiting.append(then)
+            return
+        future = self.journal.sync()
+        if future is None:
+            then()
+        else:
+            future.add_done_callback(partial(self._synced, then))
+
+    def _synced(self, then: Callable[[], None], future: asyncio.Future[None]) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            then()
+            return
+        self._waiting.append(then)
+        self._fail(error if isinstance(error, StoreError) else StoreError("sync", "the log", cause=str(error), retryable=True))
+
+    def _fail(self, error: StoreError) -> None:
+        now = self._loop.time()
+        if self.error is None:
+            self._failing_since = now
+            self._gave_up = False
+            self._on_stuck(error)
+        self.error = error
+        if now - self._failing_since >= GIVE_UP and not self._gave_up:
+            self._gave_up = True
+            self._on_give_up(error)
+        if self._timer is None:
+            self._timer = self._loop.call_later(RETRY_EVERY, self._retry)
+
+    def _retry(self) -> None:
+        self._timer = None
+        self.commit()
+
+    def _free(self) -> None:
+        self.error = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, []
+        self._on_free()
+        for then in waiting:
+            self.settle(then)
+
+    async def settled(self) -> None:
+        """As `settle`, to be awaited."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self.settle(lambda: None if future.done() else future.set_result(None))
+        await future
+
+    def stop(self) -> None:
+        """No more retries: the session is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,562 @@
+"""A live session: its turns, its questions, its agent. Who watches it is its audience, what it stores its recorder's.
+
+Order of everything: appended to the log -> written -> sent. What an agent says in one read becomes one write; then each
+client that reads along gets the frames. Answers leave when everything before them is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from acpd import errors
+from acpd.asks import CANCELLED, PERMISSION, Ask, Reply
+from acpd.attachment import Attachment, Client, Staged
+from acpd.audience import Audience
+from acpd.errors import AcpdError, AgentError, RequestError, StoreError
+from acpd.recorder import BLOB, Recorder, Source
+from acpd.scribe import Scribe
+from acpd.storage.contract import Catalog, Journal, Journals, Key, Lease, Session
+from acpd.tasks import Tasks
+from acpd.turn import STOP_REASONS, On, Prompt, Turn, advance
+from acpd.wire import blobs, frames, splice
+from acpd.wire.envelope import encode, error_object
+from acpd.wire.ids import Clock, Ids
+from acpd.wire.titles import first_line_title
+
+
+class Store(NamedTuple):
+    """The four parts of a backend, none of them None."""
+
+    session: Session
+    journals: Journals
+    catalog: Catalog
+    lease: Lease
+
+
+class Settings(NamedTuple):
+    """Limits of live sessions. Seconds, and numbers of prompts."""
+
+    queue: int = 32
+    cancel_timeout: float = 10.0
+    stop_grace: float = 2.0
+    start_timeout: float = 30.0
+
+
+class Link(Protocol):
+    """What a session needs of the pipes to its agent."""
+
+    id: str
+    name: str
+    inner: bytes
+    """The agent's own id of the session, as JSON text."""
+
+    def prompt(self, prompt: Prompt, then: Callable[[bytes | None, RequestError | None], None], /) -> None: ...
+    def cancel(self) -> None: ...
+    def hold(self) -> None: ...
+    def release(self) -> None: ...
+    async def ask(self, method: str, params: bytes, /) -> bytes: ...
+    async def stop(self) -> None: ...
+
+
+class Agents(Protocol):
+    """Who starts agents for sessions."""
+
+    async def bring_up(self, session: LiveSession, /) -> Link:
+        """An agent that has this session's context. Raises AgentError, RequestError (the agent's own)."""
+
+
+class PromptResult(Struct, gc=False):
+    stopReason: str
+
+
+_decode_result = msgspec.json.Decoder(PromptResult).decode
+_decode_blocks = msgspec.json.Decoder(list[Raw]).decode
+
+
+class LiveSession:
+    """One session whose lease this process holds. Everything runs on the event loop; plain calls unless async."""
+
+    def __init__(self, key: Key, journal: Journal, store: Store, agents: Agents, settings: Settings, tasks: Tasks) -> None:
+        self.key = key
+        self.id = key.session
+        self.id_json = encode(key.session)
+        self.header = journal.header
+        self.fold = journal.fold
+        self.store = store
+        self.settings = settings
+        self.tasks = tasks
+        self.link: Link | None = None
+        self.scribe = Scribe(journal, Ids(), Clock(), on_stuck=self._stuck, on_free=self._free, on_give_up=self._give_up)
+        self.audience = Audience(key, store.journals, self.scribe, tasks, ask=self._send_ask, on_live=self._ask_again)
+        self.recorder = Recorder(self.id, self.scribe, self.audience, tasks, self._hold_agent)
+        self.state = Turn.IDLE
+        self.current: Prompt | None = None
+        self.queue: deque[Prompt] = deque()
+        self.asks: dict[str, Ask] = {}
+        self.setup: bytes | None = None
+        """The newest client's params of session/new, load or resume. Memory only: they hold secrets."""
+        self.host: object = None
+        """For whom an agent is started (acpd.agents.pool.Host): the newest client's. Memory only."""
+        self.primer = ""
+        """Text that goes before the next prompt: what a new inner session must be told."""
+        self.fork_of = ""
+        """The agent's id of the session that this one was forked from, until it has one of its own."""
+        self.on_idle: Callable[[], None] = lambda: None
+        self._agents = agents
+        self._starting: asyncio.Task[Link] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._quiet: list[asyncio.Future[None]] = []
+        self._saving: set[asyncio.Task[None]] = set()
+        """Values of the agent on their way into the store; a turn's answer waits for them."""
+
+    # -- clients
+
+    def attach(self, client: Client, setup: bytes | None = None) -> Attachment:
+        """See Audience.attach. `setup`: the params that it came with."""
+        if setup is not None:
+            self.setup = setup
+        return self.audience.attach(client)
+
+    def detach(self, client: Client) -> None:
+        self.audience.detach(client)
+        for ask in self.asks.values():
+            if client in ask.clients:
+                ask.clients.remove(client)
+
+    def setup_answer(self) -> bytes:
+        """The answer to load and resume, from what is stored."""
+        config = self.fold.config
+        if config is None:
+            return b"{}"
+        members = [(b"modes", config.modes), (b"configOptions", config.configOptions)]
+        return b"{%b}" % b",".join(b'"%b":%b' % (name, bytes(value)) for name, value in members if value is not UNSET)
+
+    # -- what the agent says
+
+    def on_update(self, params: bytes, source: Source) -> None:
+        """One session/update of the agent. Nothing leaves before `on_batch_end`."""
+        if self.current is not None and b'"user_message_chunk"' in params and self._is_echo(params):
+            return
+        self.recorder.update(params, source)
+
+    def _is_echo(self, params: bytes) -> bool:
+        """Whether an agent only repeats the running prompt, which the log has already."""
+        try:
+            update = msgspec.json.decode(frames.decode_params(params).update, type=dict[str, object])
+            prompt = msgspec.json.decode(self.current.blocks, type=list[object]) if self.current is not None else []
+        except msgspec.DecodeError:
+            return False
+        return update.get("sessionUpdate") == "user_message_chunk" and update.get("content") in prompt
+
+    def on_batch_end(self) -> None:
+        """The agent's read is handled: write it, send it."""
+        if self.audience.is_staged or self.scribe.flushed != self.fold.seq:
+            self.audience.publish()
+
+    def remember_link(self, link: Link) -> None:
+        """Store which agent drives the session now, under which id of its own."""
+        self.scribe.fact("link", b',"link":"%b","agent":%b,"inner":%b' % (link.id.encode(), encode(link.name), link.inner))
+        self.fork_of = ""
+
+    def take_primer(self) -> str:
+        primer, self.primer = self.primer, ""
+        return primer
+
+    def keep_state(self, name: str, value: bytes, reply: Reply) -> None:
+        """Save a value that the agent keeps in acpd; answered when it is durable, and before the turn is."""
+
+        async def save() -> None:
+            try:
+                await self.store.session.save(self.key, name, value)
+            except AcpdError as error:
+                reply(None, RequestError(errors.INTERNAL_ERROR, str(error)))
+            else:
+                reply(b"{}", None)
+
+        task = self.tasks.spawn(save(), name=f"state:{self.id}")
+        self._saving.add(task)
+        task.add_done_callback(self._saving.discard)
+
+    async def kept_state(self) -> dict[str, bytes]:
+        """What the agent keeps in acpd, by name. Raises StateUnreadable."""
+        kept = {}
+        for name in await self.store.session.names(self.key):
+            value = None if name.startswith("acpd.") else await self.store.session.load(self.key, name)
+            if value is not None:
+                kept[name] = value
+        return kept
+
+    # -- asks
+
+    def on_ask(self, method: str, params: bytes, request: bytes, reply: Reply, source: tuple[str, int]) -> None:
+        """The agent wants an answer of a person. Raises RequestError for params that no client could understand."""
+        ask = Ask(method, params, self.id_json, request, reply)
+        body = b',"src":["%b",%d],"method":%b,"params":%b' % (source[0].encode(), source[1], encode(method), params)
+        written = self.recorder.entry("ask", body)
+        ask.named(written.id)
+        self.asks[ask.id] = ask
+        self.audience.stage(Staged(written.seq, "", b"", ask.id))
+
+    def _send_ask(self, attachment: Attachment, identifier: str) -> None:
+        ask = self.asks.get(identifier)
+        client = attachment.client
+        if ask is None or client in ask.clients or not ask.may_go_to(client):
+            return
+        if ask.method != PERMISSION and (ask.clients or not self._first_choice(ask, client)):
+            return
+        ask.clients.append(client)
+        client.call(ask.method, ask.outgoing, partial(self._on_answer, ask, client), ask.call)
+
+    def _ask_again(self, attachment: Attachment) -> None:
+        """A client is there: what is open is asked of it too."""
+        for identifier in list(self.asks):
+            self._send_ask(attachment, identifier)
+
+    def _first_choice(self, ask: Ask, client: Client) -> bool:
+        """An elicitation goes to who prompted, else to the longest attached that can."""
+        able = [each.client for each in self.audience.attachments if ask.may_go_to(each.client)]
+        if self.current is not None and self.current.client in able:
+            return client is self.current.client
+        return bool(able) and able[0] is client
+
+    def _on_answer(self, ask: Ask, client: Client, result: bytes | None, error: RequestError | None) -> None:
+        if ask.id not in self.asks or client not in ask.clients:
+            return
+        if result is None:
+            ask.clients.remove(client)
+            if ask.clients:
+                return  # somebody else may still answer
+            result = CANCELLED[ask.method]
+        self._close_ask(ask, ask.judged(result), "client", but=client)
+
+    def _close_ask(self, ask: Ask, result: bytes | None, by: str, *, but: Client | None = None) -> None:
+        """Record the answer, tell the agent when it is durable, and the other clients at once."""
+        del self.asks[ask.id]
+        member = b',"result":%b' % result if result is not None else b',"error":{"code":-32800,"message":"cancelled"}'
+        self.recorder.entry("answer", b',"ask":"%b","by":"%b"%b' % (ask.id.encode(), by.encode(), member))
+        self.audience.publish()
+        error = None if result is not None else RequestError(errors.REQUEST_CANCELLED, "cancelled")
+        self.scribe.settle(partial(ask.reply, result, error))
+        for client in ask.clients:
+            if client is not but:
+                client.forget(ask.call)
+                client.notify("$/cancel_request", b'{"requestId":%b}' % ask.call)
+
+    def close_asks(self, by: str) -> None:
+        """Every open ask is answered "cancelled", which is never a yes."""
+        for ask in list(self.asks.values()):
+            self._close_ask(ask, CANCELLED[ask.method], by)
+
+    def withdraw_ask(self, request: bytes) -> None:
+        """The agent cancelled a request of its own."""
+        for ask in list(self.asks.values()):
+            if ask.request == request:
+                self._close_ask(ask, None, "agent")
+
+    # -- turns
+
+    def prompt(self, prompt: Prompt) -> None:
+        """Accept a prompt: it begins, or waits in the queue. Raises RequestError when the queue is full."""
+        if self.scribe.error is not None:
+            self.scribe.commit()
+        if self.state is Turn.IDLE:
+            self._begin(prompt)
+            return
+        if len(self.queue) >= self.settings.queue:
+            raise RequestError(errors.INTERNAL_ERROR, f"the queue of this session is full ({self.settings.queue} prompts)")
+        self.queue.append(prompt)
+        self._write_queue()
+
+    def _write_queue(self) -> None:
+        waiting = [b'{"prompt":%b}' % each.blocks for each in self.queue if not each.cancelled and len(each.blocks) < BLOB]
+        self.scribe.fact("queue", b',"prompts":[%b]' % b",".join(waiting))
+        self.audience.publish()
+
+    def _begin(self, prompt: Prompt) -> None:
+        self.state = advance(self.state, On.PROMPTED)
+        self.current = prompt
+        if len(prompt.blocks) >= BLOB:
+            text, offsets, found = blobs.extract(prompt.blocks, BLOB)
+            if found:
+                self.tasks.spawn(self._begin_big(prompt, text, offsets, found), name=f"blobs:{self.id}")
+                return
+        self._record_prompt(prompt, prompt.blocks, ())
+
+    async def _begin_big(self, prompt: Prompt, text: bytes, offsets: tuple[int, ...], found: list[tuple[str, bytes]]) -> None:
+        await self.recorder.put_blobs(found)
+        self._record_prompt(prompt, text, offsets)
+
+    def _record_prompt(self, prompt: Prompt, text: bytes, offsets: tuple[int, ...]) -> None:
+        body = b'%b,"prompt":%b%b' % (
+            b',"blobs":%b' % encode(offsets) if offsets else b"",
+            text,
+            b',"_meta":%b' % prompt.meta if prompt.meta else b"",
+        )
+        written = self.recorder.branch("prompt", body)
+        prompt.entry = written.id
+        own = self.audience.attachment(prompt.client) if prompt.client is not None else None
+        if own is not None and not own.live:
+            own.own.add(written.id)
+        if len(self.audience.attachments) > (own is not None):
+            for block in _decode_blocks(prompt.blocks):
+                frame = frames.text_chunk(self.id_json, "user_message_chunk", bytes(block), written.seq, written.at, written.id)
+                self.audience.stage(Staged(written.seq, "user_message_chunk", frame, origin=prompt.client))
+        self.recorder.entry("turn", b',"state":"running","entry":"%b"' % written.id.encode())
+        if not self.fold.title and (title := first_line_title(prompt.blocks)):
+            self.scribe.fact("info", b',"title":%b' % encode(title))
+        self.audience.publish()
+        if prompt.cancelled:
+            self._end(prompt, "cancelled", None, None)
+        else:
+            self.scribe.settle(partial(self._forward, prompt))
+
+    def _forward(self, prompt: Prompt) -> None:
+        """The prompt is durable: to the agent with it, which is started first if it is not there."""
+        if self.current is not prompt or self.state is not Turn.STARTING:
+            return
+        if self.link is None or self._starting is not None:
+            self.tasks.spawn(self._start_and_send(prompt), name=f"start:{self.id}")
+            return
+        self.state = advance(self.state, On.SENT)
+        self.link.prompt(prompt, partial(self._answered, prompt))
+
+    async def _start_and_send(self, prompt: Prompt) -> None:
+        try:
+            await self.ensure_agent()
+        except (AcpdError, OSError) as error:
+            if self.current is prompt and self.state is Turn.STARTING:
+                failure = error if isinstance(error, RequestError) else RequestError(errors.INTERNAL_ERROR, str(error))
+                self._end(prompt, "", None, failure)
+            return
+        self._forward(prompt)
+
+    async def ensure_agent(self) -> Link:
+        """The agent, started once however many ask. Raises AgentError, RequestError (the agent's own), OSError.
+
+        Cancelling it does not stop the start.
+        """
+        if self.link is not None and self._starting is None:
+            return self.link
+        if self._starting is None:
+            self._starting = self.tasks.spawn(self._bring_up(), name=f"agent:{self.id}")
+        return await asyncio.shield(self._starting)
+
+    async def _bring_up(self) -> Link:
+        try:
+            self.link = await self._agents.bring_up(self)
+        finally:
+            self._starting = None
+        self.audience.publish()
+        return self.link
+
+    def _answered(self, prompt: Prompt, result: bytes | None, error: RequestError | None) -> None:
+        """The agent's answer to session/prompt: what it may say is settled here."""
+        if self.current is not prompt or self.state not in (Turn.RUNNING, Turn.CANCELLING):
+            return
+        if self.state is Turn.CANCELLING:  # ACP v1: `cancelled`, never an error, whatever the agent makes of it
+            result = _cancelled_result(result)
+            self._end(prompt, "cancelled", result, None)
+            return
+        if result is not None:
+            try:
+                reason = _decode_result(result).stopReason
+            except msgspec.DecodeError:
+                reason = ""
+            if reason in STOP_REASONS:
+                self._end(prompt, reason, result, None)
+                return
+            error = RequestError(errors.INTERNAL_ERROR, f"the agent ended the turn with an unknown answer: {result[:200]!r}")
+        self._end(prompt, "", None, error)
+
+    def _end(
+        self, prompt: Prompt, reason: str, result: bytes | None, error: RequestError | None, *, state: str = "ended"
+    ) -> None:
+        """Write the end of the turn; its answer leaves when that is durable."""
+        self.close_asks("cancel" if reason == "cancelled" else "acpd")
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        said = b',"error":%b' % error_object(error) if error is not None else b',"stopReason":"%b"' % reason.encode()
+        body = b',"state":"%b","entry":"%b"%b' % (state.encode(), prompt.entry.encode(), said)
+        written = self.recorder.entry("turn", body)
+        self.state = advance(self.state, On.ENDED)
+        self.audience.publish()
+        if error is None and result is None:
+            result = b'{"stopReason":"%b"}' % reason.encode()
+        self.scribe.settle(partial(self._leave, prompt, result, error, written.seq))
+
+    def _leave(self, prompt: Prompt, result: bytes | None, error: RequestError | None, seq: int) -> None:
+        """The turn is over and durable: answer, then the next prompt of the queue."""
+        if self._saving:
+            done = asyncio.gather(*self._saving, return_exceptions=True)
+            done.add_done_callback(lambda _: self._leave(prompt, result, error, seq))
+            return
+        self._answer(prompt, result, error, seq)
+        self.state = advance(self.state, On.SETTLED)
+        self.current = None
+        if self.queue:
+            waiting = self.queue.popleft()
+            self._begin(waiting)
+            self._write_queue()
+        else:
+            self._settled()
+
+    def _answer(self, prompt: Prompt, result: bytes | None, error: RequestError | None, seq: int) -> None:
+        if prompt.client is None or prompt.request is None:
+            return
+        line = prompt.client.settle(prompt.request, result, error)
+        attachment = self.audience.attachment(prompt.client)
+        if attachment is not None:
+            attachment.deliver(seq, line)
+        else:
+            prompt.client.send(line)
+
+    def _settled(self) -> None:
+        for future in self._quiet:
+            if not future.done():
+                future.set_result(None)
+        self._quiet.clear()
+        self.on_idle()
+
+    async def idle(self) -> None:
+        """Until no turn runs and none waits."""
+        if self.state is not Turn.IDLE:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._quiet.append(future)
+            await future
+
+    def cancel(self) -> None:
+        """session/cancel: the running prompt and the queued ones end `cancelled`, open asks at once."""
+        for waiting in self.queue:
+            waiting.cancelled = True
+        if self.queue:
+            self._write_queue()
+        prompt = self.current
+        if prompt is None or self.state is Turn.ENDING:
+            return
+        if self.state is Turn.STARTING:
+            prompt.cancelled = True
+            if prompt.entry:
+                self._end(prompt, "cancelled", None, None)
+            return
+        first = self.state is Turn.RUNNING
+        self.state = advance(self.state, On.CANCELLED)
+        if first and self.link is not None:
+            self.link.cancel()
+            self._deadline = asyncio.get_running_loop().call_later(self.settings.cancel_timeout, self._deaf, prompt)
+        self.close_asks("cancel")
+
+    def cancel_prompt(self, client: Client, request: bytes) -> bool:
+        """$/cancel_request for a session/prompt: as session/cancel, for that one. Whether it is one of ours."""
+        for waiting in self.queue:
+            if waiting.client is client and waiting.request == request:
+                waiting.cancelled = True
+                return True
+        if self.current is not None and self.current.client is client and self.current.request == request:
+            self.cancel()
+            return True
+        return False
+
+    def _deaf(self, prompt: Prompt) -> None:
+        """The agent did not answer a cancel in time: it is stopped, and the turn ends all the same."""
+        self._deadline = None
+        if self.current is not prompt or self.state is not Turn.CANCELLING:
+            return
+        link, self.link = self.link, None
+        self._end(prompt, "cancelled", None, None)
+        if link is not None:
+            self.tasks.spawn(link.stop(), name=f"stop:{self.id}")
+
+    def agent_lost(self, link: Link, cause: AgentError) -> None:
+        """The agent has ended by itself; all it had said before is handled."""
+        if self.link is not link:
+            return
+        self.link = None
+        self.recorder.end_message()
+        prompt = self.current
+        if prompt is not None and self.state is Turn.RUNNING:
+            self._end(prompt, "", None, RequestError(errors.INTERNAL_ERROR, str(cause)))
+        elif prompt is not None and self.state is Turn.CANCELLING:
+            self._end(prompt, "cancelled", None, None)
+        else:
+            self.close_asks("acpd")
+            self.audience.publish()
+
+    def interrupt(self) -> None:
+        """The client is gone and so is the turn: recorded as interrupted, nobody is answered."""
+        for waiting in self.queue:
+            waiting.cancelled = True
+            waiting.request = None
+        prompt = self.current
+        if prompt is None or self.state is Turn.ENDING or not prompt.entry:
+            return
+        prompt.request = None
+        if self.link is not None:
+            self.link.cancel()
+        if self.state is not Turn.STARTING:
+            self.recorder.tell("This turn was interrupted: its client went away.")
+        self._end(prompt, "cancelled", None, None, state="interrupted")
+
+    def record_interrupted(self, text: str) -> None:
+        """At opening: the turn that a dead holder left running is over."""
+        self.recorder.tip = self.fold.last_entry
+        self.recorder.tell(text)
+        self.recorder.entry("turn", b',"state":"interrupted"')
+
+    def record_dead_ask(self, ask: str) -> None:
+        """At opening: the agent that asked is gone, so its question is too."""
+        self.recorder.tip = self.fold.last_entry
+        member = b'"error":{"code":-32800,"message":"the agent is gone"}'
+        self.recorder.entry("answer", b',"ask":"%b","by":"acpd",%b' % (ask.encode(), member))
+
+    def record_dead_queue(self, prompts: bytes) -> None:
+        """At opening: prompts that were accepted and never begun become part of the conversation, marked so."""
+        for waiting in msgspec.json.decode(prompts, type=list[dict[str, Raw]]):
+            written = self.recorder.branch("prompt", b',"prompt":%b' % bytes(waiting["prompt"]))
+            self.recorder.entry("turn", b',"state":"interrupted","entry":"%b"' % written.id.encode())
+            self.recorder.tell("This prompt was waiting when acpd stopped; the agent never got it. Send it again to run it.")
+        self.scribe.fact("queue", b',"prompts":[]')
+
+    # -- trouble with the disk
+
+    def _hold_agent(self) -> Callable[[], None]:
+        """Nothing more of the agent is handled until the returned call."""
+        link = self.link
+        if link is None:
+            return lambda: None
+        link.hold()
+        return link.release
+
+    def _stuck(self, _error: StoreError) -> None:
+        if self.link is not None:
+            self.link.hold()
+
+    def _free(self) -> None:
+        if self.link is not None:
+            self.link.release()
+        self.audience.publish()
+
+    def _give_up(self, error: StoreError) -> None:
+        """The log cannot be written for too long: the prompt is answered with the cause, the agent stops working."""
+        prompt = self.current
+        if prompt is None:
+            return
+        self._answer(prompt, None, RequestError(errors.INTERNAL_ERROR, str(error)), 0)
+        prompt.request = None
+        self.cancel()
+
+
+def _cancelled_result(result: bytes | None) -> bytes | None:
+    """The agent's answer, saying `cancelled`; None if it was no object."""
+    if result is None or not result.lstrip().startswith(b"{"):
+        return None
+    return splice.replace(result, "stopReason", b'"cancelled"')
+
+

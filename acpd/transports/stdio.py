@@ -1,0 +1,82 @@
+"""The editor's pipes: stdin and stdout of this process, kept for the protocol alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import threading
+
+from acpd.peer import Peer
+
+READ = 64 * 1024
+
+
+def claim() -> tuple[int, int]:
+    """Descriptors for the protocol. From now on fd 0 is empty and fd 1 is stderr, whatever a library prints or reads.
+
+    Call it before anything else can write.
+    """
+    stdin, stdout = os.dup(0), os.dup(1)
+    os.set_inheritable(stdin, False)
+    os.set_inheritable(stdout, False)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return stdin, stdout
+
+
+async def connect(peer: Peer, stdin: int, stdout: int) -> None:
+    """Join the peer to the two descriptors: pipes, sockets, terminals by the event loop, files by a thread."""
+    loop = asyncio.get_running_loop()
+    if _is_file(stdout):
+        peer.use_writer(_FileWriter(stdout))
+    else:
+        writer, _ = await loop.connect_write_pipe(lambda: peer, os.fdopen(stdout, "wb", buffering=0))
+        peer.use_writer(writer)
+    if _is_file(stdin):
+        threading.Thread(target=_feed, args=(peer, stdin, loop), daemon=True, name="stdin").start()
+    else:
+        reader, _ = await loop.connect_read_pipe(lambda: peer, os.fdopen(stdin, "rb", buffering=0))
+        peer.use_reader(reader)
+
+
+def _is_file(fd: int) -> bool:
+    mode = os.fstat(fd).st_mode
+    return stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and os.fstat(fd).st_rdev == os.stat(os.devnull).st_rdev)
+
+
+def _feed(peer: Peer, fd: int, loop: asyncio.AbstractEventLoop) -> None:
+    while data := os.read(fd, READ):
+        asyncio.run_coroutine_threadsafe(_received(peer, data), loop).result()
+    loop.call_soon_threadsafe(peer.eof_received)
+
+
+async def _received(peer: Peer, data: bytes) -> None:
+    peer.data_received(data)
+
+
+class _FileWriter(asyncio.WriteTransport):
+    """A file takes every write at once; event loops do not poll files."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._fd = fd
+        self._closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing is buffered."""
+
+    def is_closing(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        self._closed = True
+
+

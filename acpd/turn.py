@@ -1,0 +1,75 @@
+"""A turn: one prompt and everything until it ends. Every transition of it stands in TURN, and nowhere else."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from msgspec import Struct
+
+from acpd.attachment import Client
+from acpd.errors import LocalProtocolError
+
+STOP_REASONS = frozenset({"end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"})
+"""The closed enum of ACP v1."""
+
+
+class Turn(Enum):
+    """What a session is doing."""
+
+    IDLE = auto()
+    STARTING = auto()
+    """The prompt is accepted; it is being made durable, or waits for the agent."""
+    RUNNING = auto()
+    """The agent has the prompt."""
+    CANCELLING = auto()
+    """The agent has session/cancel too; its answer is awaited until a deadline."""
+    ENDING = auto()
+    """Its end is in the log; the answer leaves when that is durable."""
+
+
+class On(Enum):
+    """What can happen to it."""
+
+    PROMPTED = auto()
+    SENT = auto()
+    CANCELLED = auto()
+    """By session/cancel, session/close, or $/cancel_request for the prompt."""
+    ENDED = auto()
+    """The agent answered, or died, or missed the deadline, or never started."""
+    SETTLED = auto()
+    """The end is durable, the answer has left."""
+
+
+TURN: dict[tuple[Turn, On], Turn] = {
+    (Turn.IDLE, On.PROMPTED): Turn.STARTING,
+    (Turn.IDLE, On.CANCELLED): Turn.IDLE,  # a late cancel never hits the next turn
+    (Turn.STARTING, On.SENT): Turn.RUNNING,
+    (Turn.STARTING, On.ENDED): Turn.ENDING,  # cancelled before the agent had it, or the agent did not start
+    (Turn.RUNNING, On.CANCELLED): Turn.CANCELLING,
+    (Turn.RUNNING, On.ENDED): Turn.ENDING,
+    (Turn.CANCELLING, On.CANCELLED): Turn.CANCELLING,
+    (Turn.CANCELLING, On.ENDED): Turn.ENDING,
+    (Turn.ENDING, On.CANCELLED): Turn.ENDING,
+    (Turn.ENDING, On.SETTLED): Turn.IDLE,
+}
+
+
+def advance(state: Turn, event: On) -> Turn:
+    """The next state. Raises LocalProtocolError where the table has none."""
+    try:
+        return TURN[state, event]
+    except KeyError:
+        raise LocalProtocolError(f"a turn that is {state.name} cannot be {event.name}") from None
+
+
+class Prompt(Struct, gc=False):
+    """One session/prompt that was accepted. `request` is its raw id; None: nobody waits for an answer."""
+
+    params: bytes
+    blocks: bytes
+    meta: bytes | None
+    client: Client | None
+    request: bytes | None
+    entry: str = ""
+    """The id of its entry, once its turn has begun."""
+    cancelled: bool = False
