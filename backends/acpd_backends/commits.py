@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from acpd.errors import StoreError
@@ -68,7 +69,7 @@ class Committer:
             size, job = log.sync_job()
             work = self._run(job)
             self._running[log] = work
-            work.add_done_callback(lambda work, log=log, waiters=waiters, size=size: self._done(log, waiters, size, work))
+            work.add_done_callback(partial(self._done, log, waiters, size))
 
     def _run(self, job: Callable[[], T]) -> asyncio.Future[T]:
         if self._pool is None:
@@ -92,7 +93,7 @@ class Committer:
         """Open and verify a suspect log; then `waiters` fail with `cause`."""
         work = self._run(log.repair_job())
         self._running[log] = work
-        work.add_done_callback(lambda work: self._repaired(log, waiters, cause, work))
+        work.add_done_callback(partial(self._repaired, log, waiters, cause))
 
     def _repaired(self, log: Syncable, waiters: Waiters, cause: StoreError, work: asyncio.Future[int]) -> None:
         error = work.exception()

@@ -47,7 +47,7 @@ class Files:
         os.close(fd)
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
-        """One write(2); may take less than all."""
+        """How much one write(2) took; it may be less than all."""
         return os.write(fd, data)
 
     def truncate(self, fd: int, size: int) -> None:
@@ -56,7 +56,7 @@ class Files:
     def fdatasync(self, fd: int) -> None:
         """The bytes of this file, and its size, are on disk."""
         if sys.platform == "darwin":
-            import fcntl  # noqa: PLC0415 - only there
+            import fcntl
 
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         else:

@@ -190,7 +190,9 @@ def _reopen(files: Files, path: Path, descriptor: int, since: int, size: int, ta
     fresh = files.open_append(path, create=False)
     if os.fstat(fresh).st_size != size or os.pread(fresh, len(tail), size - len(tail)) != tail:
         files.close(fresh)
-        raise StoreError("go on with", str(path), cause="it does not hold what was written to it", hint="close the session and open it again")
+        raise StoreError(
+            "go on with", str(path), cause="it does not hold what was written to it", hint="close the session and open it again"
+        )
     files.write_again(path, since, size)
     return fresh
 

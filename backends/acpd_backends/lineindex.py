@@ -41,7 +41,7 @@ _WITHOUT_SRC = bytes(flags for flags in range(8) if not flags & _SRC)
 _ID = re.compile(rb'\{"type":"[^"\\]*","id":"([^"\\]*)"')
 
 
-class Irregular(Exception):  # noqa: N818 - no error: the log is read whole instead
+class Irregular(Exception):
     """This log is not one that an index can describe."""
 
 
@@ -251,18 +251,13 @@ class LineIndex:
     def fold(self, read: Callable[[int], Stored]) -> Fold:
         """What Fold makes of all lines, from those few that matter. `read(number)` decodes a line."""
         fold = Fold()
+        if not self._count:
+            return fold
         for number in sorted(self._telling()):
             fold.add(read(number))
-        kinds = self.kinds
-        if not kinds:
-            return fold
-        entries = kinds.translate(None, delete=_LOWER)
+        entries = self.kinds.translate(None, delete=_LOWER)
         fold.messages = entries.count(b"P") + len(_CHUNKS.findall(entries))
         fold.prompted = b"P" in entries or b"V" in entries
-        newest = read(len(kinds) - 1)
-        fold.seq, fold.last_id, fold.updated_at = newest.seq, newest.id, newest.at
-        last = read(self._last) if entries else None
-        fold.last_entry, fold._kind = (last.id, last.kind) if last else (None, "")  # noqa: SLF001 - rebuilt, not changed
         fold.leaf = read(self._leaf).id if self._leaf != NONE else None
         fold.branched = self._branched
         flags = bytes(memoryview(self.data)[_FLAGS::SIZE])
@@ -271,9 +266,10 @@ class LineIndex:
         return fold
 
     def _telling(self) -> set[int]:
-        """Lines that a fold must see itself: the newest of their kind, all labels, open asks."""
+        """Lines that a fold must see itself: the last, the newest of their kind, all labels, open asks."""
         kinds = self.kinds
-        found = {kinds.rfind(kind) for kind in (b"k", b"c", b"m", b"u", b"q", b"L")}
+        found = {self._last, self._count - 1}
+        found |= {kinds.rfind(kind) for kind in (b"k", b"c", b"m", b"u", b"q", b"L")}
         found |= {max(kinds.rfind(b"R"), kinds.rfind(b"T"))}
         found |= {max(kinds.rfind(b"t"), kinds.rfind(b"b")), max(kinds.rfind(b"p"), kinds.rfind(b"b"))}
         found |= {match.start() for match in re.finditer(b"a", kinds)}

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from msgspec import UNSET, Raw, Struct
 
@@ -63,7 +64,7 @@ class LogFile:
         self.paths = paths
         self._fd = os.open(paths.log, os.O_RDONLY | os.O_CLOEXEC)
 
-    def __enter__(self) -> LogFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -160,28 +161,31 @@ def read_index(log: LogFile) -> LineIndex | None:
     data = sound(saved)
     if not data or len(data) != len(saved):
         return None
-    half = data[: (len(data) // 64 + 1) * 32]
+    middle = data[: (len(data) // 64 + 1) * 32]
     try:
-        for part in (half, data):
-            offset, seq, check = last_record(part)
-            line = log.line_at(offset)
-            found = log.stored_at(offset)
-            if found.seq != seq or check_of(found.id) != check:
-                return None
-        end = offset + len(line) + 1
-        if end > log.size:
-            return None
-        return _opened(log, data, end, found.id)
+        _verified(log, middle)
+        end, last_id = _verified(log, data)
     except Irregular:
         return None
 
-
-def _opened(log: LogFile, data: bytes, end: int, last_id: str) -> LineIndex:
     def line_at(number: int) -> bytes:
         return log.line_at(index.offset(number))
 
     index = LineIndex(data, end, last_id, line_at)
     return index
+
+
+def _verified(log: LogFile, data: bytes) -> tuple[int, str]:
+    """Where the line of the last of these records ends, and its id. Raises Irregular if it is another line."""
+    offset, seq, check = last_record(data)
+    text = log.line_at(offset)
+    items = parse_line(text)
+    end = offset + len(text) + 1
+    if end > log.size or len(items) != 1 or not isinstance(items[0], Stored):
+        raise Irregular
+    if items[0].seq != seq or check_of(items[0].id) != check:
+        raise Irregular
+    return end, items[0].id
 
 
 def complete_index(log: LogFile, index: LineIndex | None = None) -> tuple[LineIndex, bool]:
@@ -459,4 +463,3 @@ def torn_tail(log: LogFile) -> tuple[int, bool] | None:
     """Where the last line begins, if it is not ended, and whether it only lacks the newline. None: all is well."""
     offset, tail = log.tail()
     return (offset, ends_whole(tail, first=offset == 0)) if tail else None
-

@@ -1,0 +1,145 @@
+"""Leases as flock on a file per session, `<home>/.acpd/locks/<agent>.<session>` (`<session>` where logs have no agent).
+
+The lock, not the file, is the lease: it ends with the process, whatever kills it, and a file that a crash left behind
+means nothing. The holder's pid stands in it for messages. The file is removed by its holder while it still has the lock;
+whoever opened it before finds another file, or none, under the name, and tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import hashlib
+import os
+import time
+from pathlib import Path
+
+from acpd.errors import SessionBusy
+from acpd.storage.contract import Key, Lease
+from acpd_backends.files import FILES, Files, failed
+from acpd_backends.names import Layout, encode
+
+_TRIES = 5
+_PAUSE = 0.004
+"""Seconds. `holder` asks by taking a shared lock for some microseconds; a refusal within 20 ms may be only that."""
+_NAME_MAX = 255
+
+
+class FlockLease(Lease):
+    """The leases of this process. `take` and `give_up` of one key may not overlap; different keys are independent."""
+
+    def __init__(self, layout: Layout, *, files: Files = FILES) -> None:
+        self._layout = layout
+        self._files = files
+        self._held: dict[Path, int | None] = {}
+        """Descriptors; None while one is being taken."""
+
+    def path(self, key: Key) -> Path:
+        """The lock file of this session."""
+        name = encode(key.session)
+        if self._layout.per_agent:
+            name = f"{encode(key.agent)}.{name}"
+        if len(name) > _NAME_MAX:
+            name = "~" + hashlib.sha256(name.encode()).hexdigest()
+        return self._layout.private(key.user) / "locks" / name
+
+    async def take(self, key: Key, /) -> None:
+        """See Lease. Raises StoreError where the file cannot be made. Cancelling it may leave the lease taken."""
+        path = self.path(key)
+        if path in self._held:
+            raise SessionBusy(key.session, os.getpid())
+        self._held[path] = None
+        try:
+            descriptor = await asyncio.to_thread(self._take, path)
+        except BlockingIOError:
+            pid = await asyncio.to_thread(_pid_in, path)
+            raise SessionBusy(key.session, pid) from None
+        except OSError as error:
+            raise failed("lock", f"session {key.session}", error) from error
+        else:
+            self._held[path] = descriptor
+        finally:
+            if self._held.get(path) is None:
+                self._held.pop(path, None)
+
+    def _take(self, path: Path) -> int:
+        """Raises BlockingIOError if somebody else has it, OSError."""
+        self._files.make_folders(path.parent, sync=False)
+        for attempt in range(_TRIES):
+            try:
+                while (descriptor := self._lock(path)) is None:
+                    pass  # its holder removed it meanwhile: each round another one ended
+            except BlockingIOError:
+                if attempt == _TRIES - 1:
+                    raise
+                time.sleep(_PAUSE)
+            else:
+                return descriptor
+        raise BlockingIOError(errno.EWOULDBLOCK, "held", str(path))
+
+    def _lock(self, path: Path) -> int | None:
+        """A locked descriptor with our pid in the file; None if the file was removed before it was locked."""
+        descriptor = self._files.open_lock(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(descriptor, path):
+                self._files.truncate(descriptor, 0)
+                self._files.write_all(descriptor, b"%d\n" % os.getpid())
+                return descriptor
+        except BaseException:
+            self._files.close(descriptor)
+            raise
+        self._files.close(descriptor)
+        return None
+
+    async def give_up(self, key: Key, /) -> None:
+        path = self.path(key)
+        descriptor = self._held.pop(path, None)
+        if descriptor is not None:
+            try:
+                await asyncio.to_thread(self._give_up, path, descriptor)
+            except OSError as error:
+                raise failed("unlock", f"session {key.session}", error) from error
+
+    def _give_up(self, path: Path, descriptor: int) -> None:
+        try:
+            self._files.unlink(path)
+        finally:
+            self._files.close(descriptor)
+
+    async def holder(self, key: Key, /) -> int | None:
+        path = self.path(key)
+        if self._held.get(path) is not None:
+            return os.getpid()
+        return await asyncio.to_thread(_holder, path)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether this open file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def _holder(path: Path) -> int | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _pid_in(path)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _pid_in(path: Path) -> int | None:
+    """The pid in a lock file; None while it is being written or when it is gone."""
+    try:
+        return int(path.read_bytes())
+    except (OSError, ValueError):
+        return None
