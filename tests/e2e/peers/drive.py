@@ -34,8 +34,8 @@ TAP = Path(__file__).resolve().parents[2] / "support" / "tap.py"
 class StepError(AssertionError):
     """A step was answered with an error."""
 
-    def __init__(self, op: str, event: Json) -> None:
-        super().__init__(f"{op}: {event}")
+    def __init__(self, op: str, event: Json, trouble: str) -> None:
+        super().__init__(f"{op}: {event}{trouble}")
         self.event = event
 
 
@@ -89,7 +89,7 @@ class Editor:
         """The result of that step."""
         event = self.wait(lambda events: next((e for e in events if e.get("step") == step), None), f"the answer to {op}")
         if event["event"] == "error":
-            raise StepError(op, event)
+            raise StepError(op, event, self._trouble())
         return event["result"]
 
     def until_updates(self, count: int) -> None:

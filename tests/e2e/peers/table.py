@@ -78,7 +78,8 @@ def _deepagents(place: Place) -> Launch:
 
 
 def _deepagents_tool(place: Place) -> str:
-    return _directive("write_file", {"file_path": str(place.work / "made.txt"), "content": "made by a tool\n"})
+    plan = _directive("write_todos", {"todos": [{"content": "make it", "status": "in_progress"}]})
+    return plan + _directive("write_file", {"file_path": str(place.work / "made.txt"), "content": "made by a tool\n"})
 
 
 def _codex(place: Place) -> Launch:
@@ -100,7 +101,8 @@ def _codex_tool(place: Place) -> str:
         "sandbox_permissions": "require_escalated",
         "justification": "to make it",
     }
-    return _directive("exec_command", arguments)
+    plan = _directive("update_plan", {"plan": [{"step": "make it", "status": "in_progress"}]})
+    return plan + _directive("exec_command", arguments)
 
 
 def _claude(place: Place) -> Launch:
@@ -138,7 +140,7 @@ def _opencode(place: Place) -> Launch:
 
 
 def _opencode_tool(place: Place) -> str:
-    return _directive("bash", {"command": "echo made by a tool > made.txt", "description": "make it"})
+    return "[[think about it]]" + _directive("bash", {"command": "echo made by a tool > made.txt", "description": "make it"})
 
 
 def _gemini(place: Place) -> Launch:
@@ -150,7 +152,9 @@ def _gemini(place: Place) -> Launch:
 
 
 def _gemini_tool(place: Place) -> str:
-    return _directive("run_shell_command", {"command": "echo made by a tool > made.txt", "description": "make it"})
+    return "[[think about it]]" + _directive(
+        "run_shell_command", {"command": "echo made by a tool > made.txt", "description": "make it"}
+    )
 
 
 AGENTS = {

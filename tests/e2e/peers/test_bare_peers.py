@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.e2e.peers import checks
 from tests.e2e.peers.drive import Stage
 from tests.e2e.peers.table import AGENTS, Place
 from tests.support import fold
@@ -22,9 +23,10 @@ def test_peer_works_bare(full_place: Place, agent_name: str, client_name: str) -
             result = editor.call("prompt", sessionId=session, text=stage.agent.tool(full_place))
             assert result["stopReason"] == "end_turn"
             assert len(editor.of("permission")) == 1
-            assert [tool["status"] for tool in fold.fold(editor.shown).tools.values()] == ["completed"]
+            assert {tool["status"] for tool in fold.fold(editor.shown).tools.values()} == {"completed"}
             result = editor.call("prompt", sessionId=session, text=stage.agent.slow, cancelAfter=2)
             assert result["stopReason"] == "cancelled"
             editor.call("prompt", sessionId=session, text=stage.agent.plain)
+            checks.assert_handled(editor.events)
     finally:
         stage.close()

@@ -81,6 +81,7 @@ class Echo(acp.Agent):
         status = "completed" if allowed else "failed"
         await self.say(session_id, acp.update_tool_call(call, status=status, content=content if allowed else []))
         await self.say(session_id, acp.update_plan([acp.plan_entry("touch it", status="completed")]))
+        await self.say(session_id, acp.update_agent_message(acp.image_block(PIXEL, "image/png")))
         await self.say(session_id, acp.update_agent_message_text("done" if allowed else "refused"))
 
     async def say(self, session_id: str, update: Any) -> None:

@@ -23,10 +23,12 @@ async function tool(client, sessionId, say) {
   await say({ sessionUpdate: "tool_call", toolCallId, title: "touch", kind: "edit", status: "pending", rawInput: { n: 1.0 } });
   const { outcome } = await client.request("session/request_permission", { sessionId, toolCall: { toolCallId }, options });
   const allowed = outcome.outcome === "selected" && outcome.optionId !== "no";
-  const shown = [text("touched"), { type: "image", data: PIXEL, mimeType: "image/png" }];
+  const image = { type: "image", data: PIXEL, mimeType: "image/png" };
+  const shown = [text("touched"), image];
   const content = allowed ? shown.map((content) => ({ type: "content", content })) : [];
   await say({ sessionUpdate: "tool_call_update", toolCallId, status: allowed ? "completed" : "failed", content });
   await plan("completed");
+  await say({ sessionUpdate: "agent_message_chunk", content: image });
   await say({ sessionUpdate: "agent_message_chunk", content: text(allowed ? "done" : "refused") });
 }
 
