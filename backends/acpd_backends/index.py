@@ -52,14 +52,14 @@ def entry(row: Row) -> dict[str, Any]:
 
 
 def parse(raw: bytes) -> dict[str, Any] | None:
-    """The document in this text; None if it is none of ours."""
+    """The document in this text, of whatever version; None if it is none of ours."""
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError):
         return None
     if not isinstance(document, dict) or not isinstance(document.get("sessions"), dict):
         return None
-    return document if document.get("version", VERSION) == VERSION else None
+    return document if isinstance(document.setdefault("version", VERSION), int) else None
 
 
 def merge(sessions: Entries, changes: dict[str, Row | None]) -> Entries:
@@ -192,7 +192,7 @@ class SessionsJson:
         self._merged.add(group)
 
     def _read(self, path: Path) -> dict[str, Any] | None:
-        """None if it has to be made anew; what was there is then beside it."""
+        """None if it has to be made anew; what was there is then beside it. Raises StoreError for a newer version."""
         try:
             raw = path.read_bytes()
         except FileNotFoundError:
@@ -201,6 +201,8 @@ class SessionsJson:
         if document is None:
             aside = path.with_name(f"{NAME}.unreadable-{hashlib.sha256(raw).hexdigest()[:12]}")
             self._files.replace(path, aside)
+        elif document["version"] > VERSION:
+            raise StoreError("update", str(path), cause=f"its version {document['version']} is newer than {VERSION}")
         return document
 
     @contextmanager

@@ -1,0 +1,45 @@
+"""The built-in stores, put together: names to classes. The daemon resolves `acpd_backends.stores:open_store` by this text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from acpd.errors import ConfigError
+from acpd.storage.contract import Backend, Session
+from acpd_backends.catalog import SqliteCatalog
+from acpd_backends.files import FILES, Files
+from acpd_backends.jsonl import JsonlJournals
+from acpd_backends.leases import FlockLease
+from acpd_backends.names import Layout
+from acpd_backends.sqlite import Database
+from acpd_backends.states import JsonSession, SqliteSession, WorkspaceSession
+
+NAMES = ("workspace", "json", "sqlite")
+CATALOG = "catalog.db"
+
+Sync = Literal["power", "process"]
+
+
+def open_store(name: str, root: Path, *, user: str | None = None, sync: Sync = "power", files: Files = FILES) -> Backend:
+    """One store with all its four parts. Nothing is read, made or started before the first call.
+
+    `user`: whose sessions the catalog lists. `sync`: whether what was acknowledged outlives a power loss ("power") or
+    the process only ("process"). To close: the journals, whose last words the catalog is told, then the catalog, which
+    writes `sessions.json`, then the states. Raises ConfigError for an unknown name.
+    """
+    if name not in NAMES:
+        raise ConfigError(f"unknown storage backend {name!r}", hint=f"[storage] backend is one of {', '.join(NAMES)}")
+    durable = sync == "power"
+    layout = Layout(root, per_agent=name != "json")
+    lease = FlockLease(layout, files=files)
+    session: Session
+    if name == "sqlite":
+        session = states = SqliteSession(root, sync=durable, files=files)
+        catalog = SqliteCatalog(states.database(user).shared(), layout, user=user, lease=lease)
+    else:
+        session = (WorkspaceSession if layout.per_agent else JsonSession)(root, sync=durable, files=files)
+        # A catalog is made anew from the logs, so that it need not outlive more than the process.
+        database = Database(layout.private(user) / CATALOG, sync=False, files=files)
+        catalog = SqliteCatalog(database, layout, user=user, lease=lease)
+    return Backend(session, JsonlJournals(layout, sync=durable, files=files), catalog, lease)

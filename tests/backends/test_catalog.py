@@ -1,0 +1,231 @@
+"""The catalog: listings that cost the same whatever their length, and a cache that can always be made anew."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from acpd.errors import StoreError
+from acpd.storage.contract import After, Backend, Journals, Key, Row
+from acpd.storage.fold import Fold
+from acpd.storage.rows import row_of
+from acpd.wire.lines import Header, Parent, Stored, entry, fact
+from acpd_backends.catalog import SqliteCatalog, _page
+from acpd_backends.names import Layout
+from acpd_backends.sqlite import Database, query
+from acpd_backends.stores import open_store
+
+
+class Parts(NamedTuple):
+    journals: Journals
+    catalog: SqliteCatalog
+    backend: Backend
+
+
+@asynccontextmanager
+async def opened(root: Path, name: str = "workspace", user: str | None = None) -> AsyncIterator[Parts]:
+    backend = open_store(name, root, user=user)
+    assert backend.journals is not None
+    assert isinstance(backend.catalog, SqliteCatalog)
+    try:
+        yield Parts(backend.journals, backend.catalog, backend)
+    finally:
+        await backend.journals.close()
+        await backend.catalog.close()
+        await backend.session.close()
+
+
+async def write_log(journals: Journals, key: Key, prompts: int = 1) -> None:
+    journal = await journals.create(
+        key, Header(version=1, id=key.session, cwd="/w", agent=key.agent, createdAt="2026-01-01T00:00:00.000Z")
+    )
+    for n in range(1, prompts + 1):
+        body = b',"prompt":[{"type":"text","text":"hi"}]'
+        journal.append(entry("prompt", f"e{n}", f"e{n - 1}" if n > 1 else None, n, f"2026-01-01T00:00:{n:02}.000Z", body))
+    journal.append(fact("info", "t", prompts + 1, "2026-01-01T00:01:00.000Z", b',"title":"hi"'))
+    journal.flush()
+    await journal.close()
+
+
+def log_row(key: Key, prompts: int, size: int, state: str = "clean") -> Row:
+    return Row(
+        id=key.session, agent=key.agent, user=key.user, cwd="/w", title="hi", createdAt="2026-01-01T00:00:00.000Z",
+        updatedAt="2026-01-01T00:01:00.000Z", messages=prompts, prompted=True, seq=prompts + 1, size=size, leaf=f"e{prompts}",
+        state=state,
+    )  # fmt: skip
+
+
+def test_a_row_says_what_header_and_fold_say() -> None:
+    """Everything that a listing shows comes from the log."""
+    fold = Fold()
+    fold.add(Stored(type="prompt", id="e1", seq=1, at="2026-01-02T00:00:00.000Z", parentId=None))
+    fold.add(Stored(type="info", id="f", seq=2, at="2026-01-02T00:00:01.000Z", title="first line"))
+    fold.add(Stored(type="link", id="l", seq=3, at="2026-01-02T00:00:02.000Z", inner="theirs"))
+    header = Header(
+        version=1,
+        id="s",
+        cwd="/w",
+        agent="a",
+        createdAt="2026-01-01T00:00:00.000Z",
+        parent=Parent("p"),
+        additionalDirectories=("/x",),
+    )
+    assert row_of(Key("a", "s", "u"), header, fold, 77, "open") == Row(
+        id="s", agent="a", user="u", cwd="/w", title="first line", createdAt="2026-01-01T00:00:00.000Z",
+        updatedAt="2026-01-02T00:00:02.000Z", messages=1, prompted=True, seq=3, size=77, leaf="e1", inner="theirs", parent="p",
+        dirs=("/x",), state="open",
+    )  # fmt: skip
+
+
+def test_a_log_without_entries_has_a_row() -> None:
+    """A session never prompted was last changed when it was made."""
+    header = Header(version=1, id="s", cwd="/w", agent="a", createdAt="2026-01-01T00:00:00.000Z")
+    row = row_of(Key("a", "s"), header, Fold(), 10)
+    assert (row.updatedAt, row.prompted, row.leaf, row.parent) == ("2026-01-01T00:00:00.000Z", False, None, None)
+
+
+def plans() -> Iterator[tuple[str, list[object]]]:
+    for agent in (None, "a"):
+        for cwd in (None, "/w"):
+            for after in (None, After("2026-01-01T00:00:00.000Z", "s")):
+                yield _page(agent, cwd, after)
+
+
+@pytest.mark.parametrize(("where", "values"), list(plans()))
+async def test_no_page_sorts_or_scans(tmp_path: Path, where: str, values: list[object]) -> None:
+    """Every listing is a range of an index in its own order: what a page costs does not depend on the number of rows."""
+    database = Database(tmp_path / "x.db")
+    sql = f"EXPLAIN QUERY PLAN SELECT * FROM session {where} ORDER BY updatedAt DESC, id DESC LIMIT 100"
+    steps = [step for *_, step in await database.read(lambda db: query(db, sql, *values))]
+    await database.close()
+    whole = where == "WHERE prompted"
+    assert len(steps) == 1
+    assert steps[0].startswith("SCAN session USING INDEX by_time" if whole else "SEARCH session USING INDEX by_")
+
+
+@pytest.mark.parametrize("name", ["workspace", "json", "sqlite"])
+async def test_a_lost_catalog_is_made_anew(tmp_path: Path, name: str) -> None:
+    """Delete it, or damage it: recovery reads every log of the user, and no session vanishes."""
+    keys = [Key("coder", "s1"), Key("coder", "s2"), Key("other", "s3")]
+    file = "store.db" if name == "sqlite" else "catalog.db"
+    async with opened(tmp_path, name) as store:
+        for key in keys:
+            await write_log(store.journals, key)
+        await write_log(store.journals, Key("coder", "foreign", "alice"))
+        assert await store.catalog.recover(store.journals) == 3
+        before = [await store.catalog.get(key.session) for key in keys]
+        assert [row and row.title for row in before] == ["hi"] * 3
+    (tmp_path / ".acpd" / file).unlink()
+    async with opened(tmp_path, name) as store:
+        assert await store.catalog.recover(store.journals) == 3
+        assert before == [await store.catalog.get(key.session) for key in keys]
+
+
+async def test_a_damaged_catalog_is_made_anew(tmp_path: Path) -> None:
+    """A catalog that is no database is moved aside and rebuilt from the logs."""
+    async with opened(tmp_path) as store:
+        await write_log(store.journals, Key("coder", "s1"))
+    (tmp_path / ".acpd").mkdir(exist_ok=True)
+    (tmp_path / ".acpd" / "catalog.db").write_bytes(b"garbage" * 1000)
+    async with opened(tmp_path) as store:
+        assert await store.catalog.recover(store.journals) == 1
+        assert [row.id for row in await store.catalog.page()] == ["s1"]
+
+
+async def test_an_open_row_is_read_again(tmp_path: Path) -> None:
+    """After a crash the row says what the log says; its size is the log's."""
+    key = Key("coder", "s1")
+    async with opened(tmp_path) as store:
+        await store.catalog.recover(store.journals)
+        await write_log(store.journals, key, 3)
+        await store.catalog.put(log_row(key, 1, 0, "open"))
+        assert await store.catalog.recover(store.journals) == 1
+        size = Path(store.journals.log_path(key)).stat().st_size
+        assert await store.catalog.get("s1") == log_row(key, 3, size)
+
+
+async def test_a_session_that_is_open_elsewhere_stays_open(tmp_path: Path) -> None:
+    """A row whose lease is held is brought up to date and stays "open", so that the holder's crash is noticed too."""
+    key = Key("coder", "s1")
+    async with opened(tmp_path) as store, opened(tmp_path) as other:
+        assert other.backend.lease is not None
+        await write_log(store.journals, key, 2)
+        await other.backend.lease.take(key)
+        await store.catalog.recover(store.journals)
+        found = await store.catalog.get("s1")
+        assert found is not None
+        assert (found.state, found.seq) == ("open", 3)
+        await other.backend.lease.give_up(key)
+        assert await store.catalog.recover(store.journals) == 1
+        found = await store.catalog.get("s1")
+        assert found is not None
+        assert found.state == "clean"
+
+
+class Interrupted(StoreError):
+    pass
+
+
+async def test_an_interrupted_scan_starts_again(tmp_path: Path) -> None:
+    """A new catalog counts as complete when every log was read, not before."""
+    async with opened(tmp_path) as store:
+        for n in range(3):
+            await write_log(store.journals, Key("coder", f"s{n}"))
+        real = store.journals.scan
+
+        async def torn(user: str | None, /) -> AsyncIterator[Key]:
+            async for key in real(user):
+                yield key
+                raise Interrupted("scan", "x")
+
+        store.journals.scan = torn  # type: ignore[method-assign]
+        with pytest.raises(Interrupted):
+            await store.catalog.recover(store.journals)
+    async with opened(tmp_path) as store:
+        assert await store.catalog.recover(store.journals) == 3
+        assert await store.catalog.recover(store.journals) == 0
+
+
+async def test_a_log_that_cannot_be_read_keeps_its_row(tmp_path: Path) -> None:
+    """A log of a newer version, or without a header, is no reason to forget or to invent anything."""
+    key = Key("coder", "s1")
+    async with opened(tmp_path) as store:
+        await store.catalog.recover(store.journals)
+        await write_log(store.journals, key)
+        Path(store.journals.log_path(key)).write_bytes(b"no header\n")
+        await store.catalog.put(log_row(key, 1, 0, "open"))
+        await store.catalog.recover(store.journals)
+        assert await store.catalog.get("s1") == log_row(key, 1, 0, "open")
+
+
+async def test_recovery_does_not_undo_what_is_newer(tmp_path: Path) -> None:
+    """A row that another process wrote after the log was read stays."""
+    key = Key("coder", "s1")
+    async with opened(tmp_path) as store:
+        await write_log(store.journals, key, 1)
+        await store.catalog.put(log_row(key, 9, 0))
+        assert await store.catalog.recover(store.journals) == 1
+        assert await store.catalog.get("s1") == log_row(key, 9, 0)
+
+
+async def test_users_have_catalogs_of_their_own(tmp_path: Path) -> None:
+    """One user's rows are in no other's catalog, and a row carries its user."""
+    async with opened(tmp_path, user="alice") as alice, opened(tmp_path, user="bob") as bob:
+        await alice.catalog.put(log_row(Key("coder", "s1", "alice"), 1, 0))
+        assert await alice.catalog.get("s1") == log_row(Key("coder", "s1", "alice"), 1, 0)
+        assert await bob.catalog.get("s1") is None
+    assert (tmp_path / "u-alice" / ".acpd" / "catalog.db").is_file()
+    assert not (tmp_path / ".acpd").exists()
+
+
+async def test_a_layout_decides_where_the_index_is(tmp_path: Path) -> None:
+    """The catalog of another layout writes `sessions.json` there."""
+    layout = Layout(tmp_path, per_agent=False)
+    store = SqliteCatalog(Database(tmp_path / "c.db"), layout)
+    await store.put(log_row(Key("coder", "s1"), 1, 0))
+    await store.close()
+    assert (tmp_path / "sessions" / "sessions.json").is_file()
