@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import subprocess
 import threading
@@ -39,8 +40,11 @@ class PlainEditor:
 
     def _pump(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._frames.put(line)
+        rest = b""
+        while data := os.read(self.process.stdout.fileno(), 1 << 16):  # an unbuffered file's lines are read byte by byte
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._frames.put(line + b"\n")
         self._frames.put(b"")
 
     def send(self, message: Json) -> None:
