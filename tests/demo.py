@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -86,7 +86,7 @@ class Editor:
 
 
 @contextmanager
-def editor(env: dict[str, str], cwd: Path) -> Iterator[Editor]:
+def editor(env: dict[str, str], cwd: Path) -> Generator[Editor, None, None]:
     """A running acpd on pipes, initialized. It is ended with its input, and killed if that takes longer than LIMIT."""
     process = subprocess.Popen([ACPD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, cwd=cwd)
     watch = threading.Timer(LIMIT, process.kill)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,18 @@ def test_acpd_itself_is_light() -> None:
     code = "import acpd; print(*({name.split('.')[0] for name in sys.modules} - sys.stdlib_module_names - {'__main__'}))"
     command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(ROOT)!r}); {code}"]
     assert "acpd\n" == subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_floors_know_every_module() -> None:
+    """The contracts of pyproject.toml that list modules have not forgotten one: a new module is in them or in none."""
+    modules = {
+        path.name.removesuffix(".py")
+        for path in (ROOT / "acpd").iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    modules = {f"acpd.{name}" for name in modules - {"__init__"}}
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    listed = {contract["id"]: contract for contract in contracts}
+    hidden = set(listed["backends-see-the-contract"]["forbidden_modules"])
+    assert modules - {"acpd.wire", "acpd.storage", "acpd.errors"} == hidden
+    assert modules - {"acpd.native", "acpd.__main__"} == set(listed["light"]["source_modules"])
