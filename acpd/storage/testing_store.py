@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -118,7 +118,7 @@ def row_at(identifier: str, second: int, **fields: Any) -> Row:
 
 def big_value(number: int) -> bytes:
     """A value that shows when it is torn: its number, many times."""
-    return b'"%08d' % number + b"%08d" % number * 30_000 + b'"'
+    return b'"%08d' % number + b"%08d" % number * 250_000 + b'"'
 
 
 def below(folder: Path) -> list[Path]:
@@ -130,10 +130,12 @@ def kill(child: subprocess.Popen[str]) -> None:
     child.communicate()
 
 
-def kill_after(child: subprocess.Popen[str], lines: int) -> int:
-    """Kill it when it has printed that many numbers; the last one it printed."""
+def kill_after(child: subprocess.Popen[str], lines: int, seconds: float = 0.0) -> int:
+    """Kill it that long after it has printed that many numbers: somewhere in its work. The last one it printed."""
     assert child.stdout is not None
     numbers = [int(child.stdout.readline()) for _ in range(lines)]
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(seconds)
     child.send_signal(signal.SIGKILL)
     output, _ = child.communicate()
     return int((output.rsplit("\n", 1)[0].rsplit("\n", 1)[-1]) or numbers[-1])
