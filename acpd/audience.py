@@ -40,6 +40,7 @@ class Audience:
         self._ask = ask
         self._on_live = on_live
         self._staged: list[Staged] = []
+        self._skipped = False
 
     def attachment(self, client: Client) -> Attachment | None:
         return next((each for each in self.attachments if each.client is client), None)
@@ -65,9 +66,18 @@ class Audience:
         else:
             attachment.fall_behind()
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody reads along, so that frames are wanted at once."""
+        return any(each.live for each in self.attachments)
+
     def stage(self, item: Staged) -> None:
         """A line that was appended; its frame leaves with the next `publish`."""
         self._staged.append(item)
+
+    def skip(self) -> None:
+        """A line that was appended while nobody read along: it has no frame, whoever is live by now must read the log."""
+        self._skipped = True
 
     @property
     def is_staged(self) -> bool:
@@ -78,8 +88,12 @@ class Audience:
         if not self._scribe.commit():
             return False
         staged, self._staged = self._staged, []
+        skipped, self._skipped = self._skipped, False
         for attachment in self.attachments:
-            attachment.feed(staged, self._scribe.flushed)
+            if skipped and attachment.live:
+                attachment.fall_behind()
+            else:
+                attachment.feed(staged, self._scribe.flushed)
         return True
 
     async def replay(self, attachment: Attachment) -> None:

@@ -73,39 +73,35 @@ class Recorder:
         update = b'{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":%b}}' % encode(f"[acpd] {text}\n\n")
         params = b'{"sessionId":%b,"update":%b,"_meta":{"acpd.dev/notice":true}}' % (self._id, update)
         self._run = _NOBODY
-        self._update(params, updates.look(update), None)
+        self._update(params, frames.decode_params(params), updates.look(update), None)
         self._run = _NOBODY
 
     # -- what the agent says
 
-    def update(self, params: bytes, source: Source) -> None:
+    def update(self, params: bytes, members: frames.Params, source: Source) -> None:
         """One session/update of the agent."""
-        try:
-            look = updates.look(bytes(frames.decode_params(params).update))
-        except msgspec.DecodeError:
-            self.warnings += 1
-            return
+        look = updates.look(bytes(members.update))
         stored = updates.stored_as(look)
         if stored is None:
-            self._pass(params, look)
+            self._pass(params, members, look)
         elif stored not in ("update", "compaction"):
-            self._fact(stored, params, look, source)
+            self._fact(stored, params, members, look, source)
         elif len(params) < BLOB:
-            self._update(params, look, source, stored)
+            self._update(params, members, look, source, stored)
         else:
-            self._big_update(params, look, source, stored)
+            self._big_update(params, members, look, source, stored)
 
-    def _big_update(self, params: bytes, look: updates.Look, source: Source, stored: str) -> None:
+    def _big_update(self, params: bytes, members: frames.Params, look: updates.Look, source: Source, stored: str) -> None:
         text, offsets, found = blobs.extract(params, BLOB)
         if not found:
-            self._update(params, look, source, stored)
+            self._update(params, members, look, source, stored)
             return
         release = self._hold()
 
         async def store() -> None:
             try:
                 await self.put_blobs(found)
-                self._update(params, look, source, stored, b',"blobs":%b' % encode(offsets), text)
+                self._update(params, members, look, source, stored, b',"blobs":%b' % encode(offsets), text)
                 self._audience.publish()
             finally:
                 release()
@@ -125,6 +121,7 @@ class Recorder:
     def _update(
         self,
         params: bytes,
+        members: frames.Params,
         look: updates.Look,
         source: Source | None,
         stored: str = "update",
@@ -143,7 +140,7 @@ class Recorder:
         )
         written = self.scribe.entry(stored, body, self.tip, identifier=identifier, update=look.kind)
         self.tip = identifier
-        self._stage(params, look, written, message_id)
+        self._stage(params, members, look, written, message_id)
 
     def _message_id(self, look: updates.Look, identifier: str) -> str:
         """The id that acpd gives a chunk to which the agent gave none: the first one's of its run."""
@@ -154,29 +151,31 @@ class Recorder:
             self._run = (look.kind, identifier)
         return self._run[1]
 
-    def _stage(self, params: bytes, look: updates.Look, written: Written, message_id: str) -> None:
+    def _stage(self, params: bytes, members: frames.Params, look: updates.Look, written: Written, message_id: str) -> None:
         if look.sendable is None:
             self.warnings += 1
-        elif self._audience.attachments:
-            frame = frames.update(params, self._id, written.seq, written.at, message_id, look.sendable)
+        elif self._audience.is_watched:
+            frame = frames.frame(params, members, self._id, written.seq, written.at, message_id, look.sendable)
             self._audience.stage(Staged(written.seq, look.kind, frame))
+        else:
+            self._audience.skip()
 
-    def _pass(self, params: bytes, look: updates.Look) -> None:
+    def _pass(self, params: bytes, members: frames.Params, look: updates.Look) -> None:
         """What is never stored: notices."""
         if look.sendable is not None:
-            frame = frames.update(params, self._id, self.fold.seq, self.fold.updated_at, "", look.sendable)
+            frame = frames.frame(params, members, self._id, self.fold.seq, self.fold.updated_at, "", look.sendable)
             self._audience.notify(frame, look.kind)
 
     # -- facts
 
-    def _fact(self, stored: str, params: bytes, look: updates.Look, source: Source) -> None:
+    def _fact(self, stored: str, params: bytes, members: frames.Params, look: updates.Look, source: Source) -> None:
         body = b'%b,"kind":%b' % (_src(source), encode(look.kind))
         if stored == "config":
             body += self._config(look.sendable or b"{}")
         elif stored == "info":
             body += _title(look.sendable or b"{}")
         written = self.scribe.fact(stored, body + b',"params":' + params)
-        self._stage(params, look, written, "")
+        self._stage(params, members, look, written, "")
 
     def config(self, said: bytes) -> None:
         """Store the mode and options that an answer of the agent names, if it names any."""

@@ -141,7 +141,13 @@ class Connection:
         except RequestError as error:
             self.peer.refuse(identifier, error)
             return
-        task = self._tasks.spawn(self._serve(identifier, handler, params), name=f"serve:{method}")
+        self._spawn(identifier, handler, params, method)
+        if method == "initialize":  # what comes behind it is handled behind it
+            self.peer.hold()
+            self._running[identifier].add_done_callback(lambda _: self.peer.release())
+
+    def _spawn(self, identifier: bytes, handler: Handler, params: Params, name: str) -> None:
+        task = self._tasks.spawn(self._serve(identifier, handler, params), name=f"serve:{name}")
         self._running[identifier] = task
         task.add_done_callback(lambda _: self._running.pop(identifier, None))
 
@@ -309,7 +315,7 @@ class Connection:
             link = await self._warm()
         except (AgentError, RequestError):
             raise SessionNotFound(said.sessionId) from None
-        if not link.said.agentCapabilities.loadSession:
+        if not link.said.agentCapabilities.loadSession or not said.sessionId:
             raise SessionNotFound(said.sessionId)
         link = await self._take_warm()
         return await adopt(self, link, said, bytes(params) if params is not UNSET else b"{}")
@@ -369,9 +375,7 @@ class Connection:
         if session is not None and session.audience.attachment(self) is not None:
             session.prompt(prompt)
         else:
-            task = self._tasks.spawn(self._serve(identifier, partial(_prompt_unattached, said.sessionId, prompt), params), name="prompt")
-            self._running[identifier] = task
-            task.add_done_callback(lambda _: self._running.pop(identifier, None))
+            self._spawn(identifier, partial(_prompt_unattached, said.sessionId, prompt), params, "session/prompt")
 
     async def prompt_unattached(self, session_id: str, prompt: Prompt) -> None:
         """A prompt for a session that this client did not load: it is resumed first."""

@@ -106,6 +106,8 @@ class LiveSession:
         """For whom an agent is started (acpd.agents.pool.Host): the newest client's. Memory only."""
         self.primer = ""
         """Text that goes before the next prompt: what a new inner session must be told."""
+        self.primer_notice = ""
+        """What the user is told then."""
         self.fork_of = ""
         """The agent's id of the session that this one was forked from, until it has one of its own."""
         self.on_idle: Callable[[], None] = lambda: None
@@ -140,16 +142,16 @@ class LiveSession:
 
     # -- what the agent says
 
-    def on_update(self, params: bytes, source: Source) -> None:
-        """One session/update of the agent. Nothing leaves before `on_batch_end`."""
-        if self.current is not None and b'"user_message_chunk"' in params and self._is_echo(params):
+    def on_update(self, params: bytes, members: frames.Params, source: Source) -> None:
+        """One session/update of the agent, raw and decoded. Nothing leaves before `on_batch_end`."""
+        if self.current is not None and b'"user_message_chunk"' in params and self._is_echo(members):
             return
-        self.recorder.update(params, source)
+        self.recorder.update(params, members, source)
 
-    def _is_echo(self, params: bytes) -> bool:
+    def _is_echo(self, members: frames.Params) -> bool:
         """Whether an agent only repeats the running prompt, which the log has already."""
         try:
-            update = msgspec.json.decode(frames.decode_params(params).update, type=dict[str, object])
+            update = msgspec.json.decode(members.update, type=dict[str, object])
             prompt = msgspec.json.decode(self.current.blocks, type=list[object]) if self.current is not None else []
         except msgspec.DecodeError:
             return False
@@ -324,6 +326,10 @@ class LiveSession:
         if self.link is None or self._starting is not None:
             self.tasks.spawn(self._start_and_send(prompt), name=f"start:{self.id}")
             return
+        if self.primer_notice:
+            self.recorder.tell(self.primer_notice)
+            self.primer_notice = ""
+            self.audience.publish()
         self.state = advance(self.state, On.SENT)
         self.link.prompt(prompt, partial(self._answered, prompt))
 

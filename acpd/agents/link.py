@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct
 
 from acpd import errors
 from acpd.agents import capabilities, services
@@ -21,7 +21,7 @@ from acpd.rpc.protocol import Params, Then
 from acpd.session import LiveSession
 from acpd.tasks import Tasks
 from acpd.turn import Prompt
-from acpd.wire import splice
+from acpd.wire import frames, splice
 from acpd.wire.envelope import encode
 
 EARLY_LINES = 1000
@@ -52,15 +52,10 @@ class Mode(Enum):
     LIVE = auto()
 
 
-class _Id(Struct, gc=False):
-    sessionId: Raw | UnsetType = UNSET
-
-
 class _Cancel(Struct, gc=False):
     requestId: Raw
 
 
-_decode_id = msgspec.json.Decoder(_Id).decode
 _decode_cancel = msgspec.json.Decoder(_Cancel).decode
 
 
@@ -252,13 +247,14 @@ class AgentLink:
     def _update(self, raw: bytes, position: int) -> None:
         session = self.session
         try:
-            said = _decode_id(raw).sessionId
-        except msgspec.DecodeError:
+            members = frames.decode_params(raw)
+        except msgspec.DecodeError as error:
+            self.on_noise(f"a session/update that is none: {error}")
             return
-        if session is None or said is UNSET or not _same_text(bytes(said), self.inner):
+        if session is None or not _same_text(bytes(members.sessionId), self.inner):
             self.on_noise(f"an update for a session that is not open: {raw[:100].decode(errors='replace')}")
             return
-        session.on_update(raw, (self.id, position))
+        session.on_update(raw, members, (self.id, position))
 
     def _withdraw(self, raw: bytes) -> None:
         try:

@@ -17,7 +17,7 @@ from acpd.config import AgentChoice
 from acpd.errors import AgentError, RequestError
 from acpd.session import LiveSession
 from acpd.storage.context import Primer
-from acpd.wire import splice
+from acpd.wire import frames, splice
 from acpd.wire.envelope import encode
 
 PRIMER_CHARACTERS = 200_000
@@ -139,7 +139,7 @@ class Restorer:
             primer.feed(window)
         session.primer, missing = primer.text()
         left = f" {missing} older messages did not fit and are not known to it." if missing else ""
-        session.recorder.tell(
+        session.primer_notice = (
             f"{link.name} could not restore its own memory of this session, so it was started anew and is told the"
             f" conversation as text.{left} Attachments and its own notes are not part of that."
         )
@@ -206,5 +206,6 @@ def _config_of(result: bytes) -> _Config:
 
 
 def _say(session: LiveSession, link: AgentLink, update: bytes) -> None:
-    session.on_update(b'{"sessionId":%b,"update":%b}' % (link.inner, update), (link.id, link.peer.position))
+    params = b'{"sessionId":%b,"update":%b}' % (link.inner, update)
+    session.on_update(params, frames.decode_params(params), (link.id, link.peer.position))
     session.on_batch_end()

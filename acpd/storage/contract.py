@@ -156,9 +156,6 @@ class Journals(ABC):
         """Where the log is or would be, for people and messages."""
 
     async def close(self) -> None:
-        """Finish every sync under way and free what is held. The journals are closed by their holders before."""
-
-    async def close(self) -> None:
         """Close the logs that are still open, and free what is held."""
 
 

@@ -8,10 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
+
+from msgspec.structs import replace
 
 from acpd.errors import StoreError
 from acpd.storage.contract import Backend, Journal, Journals, Key, Row
@@ -38,7 +40,7 @@ class Store:
     """`module:function`; the function takes the root folder and gives a Backend, the same one in every process."""
 
     @asynccontextmanager
-    async def opened(self, root: Path) -> AsyncIterator[Backend]:
+    async def opened(self, root: Path) -> AsyncGenerator[Backend]:
         backend = open_store(self.store, root)
         try:
             yield backend
@@ -111,9 +113,7 @@ async def read_path(journals: Journals, key: Key, leaf: str | None = None) -> li
 
 def row_at(identifier: str, second: int, **fields: Any) -> Row:
     at = f"2026-01-01T00:{second // 60:02}:{second % 60:02}.000Z"
-    return Row(
-        **{"id": identifier, "agent": "agent", "cwd": "/work", "updatedAt": at, "prompted": True, "createdAt": at, **fields}
-    )
+    return replace(Row(id=identifier, agent="agent", cwd="/work", updatedAt=at, prompted=True, createdAt=at), **fields)
 
 
 def big_value(number: int) -> bytes:

@@ -33,7 +33,13 @@ def update(params: bytes | Raw, session: bytes, seq: int, at: str, message_id: s
     the update where that had to be repaired. Raises msgspec.DecodeError if params are not of session/update.
     """
     raw = bytes(params)
-    members = decode_params(raw)
+    return frame(raw, decode_params(raw), session, seq, at, message_id, changed)
+
+
+def frame(
+    raw: bytes, members: Params, session: bytes, seq: int, at: str, message_id: str = "", changed: bytes | None = None
+) -> bytes:
+    """As `update`, for params that were decoded already."""
     text = bytes(members.update) if changed is None else changed
     if message_id:
         text = with_message_id(text, message_id)
@@ -65,7 +71,7 @@ def with_message_id(text: bytes, message_id: str) -> bytes:
     """This update with a messageId: added at its end, or in the place of a null."""
     member = b'"messageId":"%b"' % message_id.encode()
     if b'"messageId"' not in text:
-        return splice.add(text, member)
+        return b"%b,%b}" % (text[:-1], member)  # an update has one member at least, and raw JSON ends with its bracket
     span = splice.members(text).get("messageId")
     return splice.add(text, member) if span is None else splice.apply(text, [(*span, b'"%b"' % message_id.encode())])
 

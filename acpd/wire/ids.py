@@ -14,13 +14,14 @@ class Ids:
     overflow, the millisecond is advanced. `clock` gives nanoseconds since the epoch.
     """
 
-    __slots__ = ("_clock", "_counter", "_ms", "_random")
+    __slots__ = ("_clock", "_counter", "_head", "_ms", "_random", "_tail")
 
     def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
         self._clock = clock
         self._ms = 0
         self._counter = 0
         self._random = int.from_bytes(os.urandom(8), "big")
+        self._head = self._tail = ""
 
     def after(self, last: str) -> None:
         """Let every id that is made from now on be greater than `last`, if that is a UUIDv7."""
@@ -29,23 +30,28 @@ class Ids:
         except ValueError:
             return
         if len(last) == 36 and last[14] == "7" and ms >= self._ms:
-            self._ms = ms
+            self._advance(ms)
             self._counter = 0xFFF
 
     def new(self) -> str:
         ms = self._clock() // 1_000_000
         if ms > self._ms:
-            self._ms = ms
-            self._counter = 0
+            self._advance(ms)
         elif self._counter < 0xFFF:
             self._counter += 1
         else:
-            self._ms += 1
-            self._counter = 0
+            self._advance(self._ms + 1)
+        return f"{self._head}{self._counter:03x}{self._tail}"
+
+    def _advance(self, ms: int) -> None:
+        """A new millisecond: the counter starts again, behind other random bits."""
+        self._ms = ms
+        self._counter = 0
         self._random = (self._random * 6364136223846793005 + 1442695040888963407) & 0xFFFFFFFFFFFFFFFF
-        head = f"{self._ms:012x}"
-        tail = f"{self._random | 0x8000000000000000:016x}"
-        return f"{head[:8]}-{head[8:12]}-7{self._counter:03x}-{'89ab'[self._random >> 60 & 3]}{tail[1:4]}-{tail[4:]}"
+        time_text = f"{ms:012x}"
+        random_text = f"{self._random | 0x8000000000000000:016x}"
+        self._head = f"{time_text[:8]}-{time_text[8:]}-7"
+        self._tail = f"-{'89ab'[self._random >> 60 & 3]}{random_text[1:4]}-{random_text[4:]}"
 
 
 class Clock:

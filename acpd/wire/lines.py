@@ -7,10 +7,13 @@ only its string values of 64 KiB and more stand in blobs, named at the offsets i
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 VERSION = 1
+_PLAIN_ID = re.compile("[0-9a-zA-Z-]+")
 
 ENTRY_TYPES = frozenset({"prompt", "update", "compaction", "ask", "answer", "turn"})
 FACT_TYPES = frozenset({"leaf", "link", "config", "commands", "info", "usage", "queue", "label"})
@@ -104,16 +107,12 @@ def header_line(header: Header) -> bytes:
 
 def entry(kind: str, identifier: str, parent: str | None, seq: int, at: str, body: bytes) -> bytes:
     """A line of the tree. `body` is `,"name":value` text, or empty."""
-    return b'{"type":"%b","id":"%b","parentId":%b,"seq":%d,"at":"%b"%b}\n' % (
-        kind.encode(),
-        identifier.encode(),
-        encode(parent),
-        seq,
-        at.encode(),
-        body,
-    )
+    above = f'"{parent}"' if parent is not None and _PLAIN_ID.fullmatch(parent) else encode(parent).decode()
+    head = f'{{"type":"{kind}","id":"{identifier}","parentId":{above},"seq":{seq},"at":"{at}"'
+    return b"%b%b}\n" % (head.encode(), body)
 
 
 def fact(kind: str, identifier: str, seq: int, at: str, body: bytes) -> bytes:
     """A line outside the tree. `body` as for `entry`."""
-    return b'{"type":"%b","id":"%b","seq":%d,"at":"%b"%b}\n' % (kind.encode(), identifier.encode(), seq, at.encode(), body)
+    head = f'{{"type":"{kind}","id":"{identifier}","seq":{seq},"at":"{at}"'
+    return b"%b%b}\n" % (head.encode(), body)
