@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -171,7 +170,7 @@ def _put_newer(db: Connection, rows: list[Row], gone: list[str]) -> None:
 def _values(row: Row) -> tuple[object, ...]:
     return (
         row.id, row.agent, row.cwd, row.title, row.createdAt, row.updatedAt, row.messages, row.prompted, row.seq, row.size,
-        row.leaf, row.inner, row.parent, json.dumps(row.dirs) if row.dirs else "", row.state,
+        row.leaf, row.inner, row.parent, _texts(row.dirs), row.state,
     )  # fmt: skip
 
 
@@ -180,8 +179,21 @@ def _row(values: tuple[Any, ...], user: str | None) -> Row:
     return Row(
         id=identifier, agent=agent, user=user, cwd=cwd, title=title, createdAt=created, updatedAt=updated,
         messages=messages, prompted=bool(prompted), seq=seq, size=size, leaf=leaf, inner=inner, parent=parent,
-        dirs=tuple(json.loads(dirs)) if dirs else (), state=state,
+        dirs=_from_texts(dirs), state=state,
     )  # fmt: skip
+
+
+def _texts(values: tuple[str, ...]) -> str:
+    """As JSON in ASCII: lone surrogates too. Most sessions have none."""
+    import json
+
+    return json.dumps(values) if values else ""
+
+
+def _from_texts(text: str) -> tuple[str, ...]:
+    import json
+
+    return tuple(json.loads(text)) if text else ()
 
 
 def _size(path: str) -> int:

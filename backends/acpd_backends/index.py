@@ -14,8 +14,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import hashlib
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +52,8 @@ def entry(row: Row) -> dict[str, Any]:
 
 def parse(raw: bytes) -> dict[str, Any] | None:
     """The document in this text, of whatever version; None if it is none of ours."""
+    import json
+
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError):
@@ -175,6 +176,8 @@ class SessionsJson:
         return left
 
     def _write(self, group: str, changes: dict[str, Row | None]) -> None:
+        import json
+
         # Only for the folder: the session's own part of the key is not in it.
         folder = self._layout.sessions(Key(group, "-", self._user))
         if not folder.is_dir():
@@ -206,7 +209,7 @@ class SessionsJson:
         return document
 
     @contextmanager
-    def _lock(self, folder: Path) -> Iterator[None]:
+    def _lock(self, folder: Path) -> Generator[None]:
         fd = self._files.open_lock(folder / (NAME + ".lock"))
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)

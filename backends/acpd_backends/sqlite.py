@@ -20,7 +20,7 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -287,7 +287,7 @@ class Database:
         return store_error(operation, self.path, error) if isinstance(error, _errors()) else error
 
     @contextmanager
-    def _guard(self) -> Iterator[None]:
+    def _guard(self) -> Generator[None]:
         fd = self._files.open_lock(self.path.with_name(self.path.name + ".lock"))
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class Parts(NamedTuple):
 
 
 @asynccontextmanager
-async def opened(root: Path, name: str = "workspace", user: str | None = None) -> AsyncIterator[Parts]:
+async def opened(root: Path, name: str = "workspace", user: str | None = None) -> AsyncGenerator[Parts]:
     backend = open_store(name, root, user=user)
     assert backend.journals is not None
     assert isinstance(backend.catalog, SqliteCatalog)

@@ -9,7 +9,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import NamedTuple
@@ -38,7 +38,7 @@ class Store(NamedTuple):
 
 
 @asynccontextmanager
-async def opened(root: Path, name: str, user: str | None = None) -> AsyncIterator[Store]:
+async def opened(root: Path, name: str, user: str | None = None) -> AsyncGenerator[Store]:
     backend = open_store(name, root, user=user, sync="process")
     assert backend.journals is not None
     assert backend.catalog is not None

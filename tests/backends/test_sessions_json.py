@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from acpd.storage.contract import Key, Row
 from acpd_backends.catalog import SqliteCatalog
@@ -22,9 +23,8 @@ from acpd_backends.sqlite import Database
 
 def row(identifier: str, second: int = 1, **fields: Any) -> Row:
     at = f"2026-01-01T{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}.000Z"
-    return Row(
-        **{"id": identifier, "agent": "coder", "cwd": "/w", "updatedAt": at, "createdAt": at, "prompted": True, **fields}
-    )
+    made = Row(id=identifier, agent="coder", cwd="/w", updatedAt=at, createdAt=at, prompted=True)
+    return replace(made, **fields)
 
 
 def catalog(root: Path, *, per_agent: bool = True) -> SqliteCatalog:

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
@@ -21,7 +21,7 @@ ADD = "INSERT INTO meta VALUES (?1, ?2)"
 
 
 @asynccontextmanager
-async def opened(path: Path, *, rebuildable: bool = True, sync: bool = True) -> AsyncIterator[Database]:
+async def opened(path: Path, *, rebuildable: bool = True, sync: bool = True) -> AsyncGenerator[Database]:
     database = Database(path, rebuildable=rebuildable, sync=sync)
     try:
         yield database
