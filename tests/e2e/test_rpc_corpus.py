@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import commands, proc, store
 from tests.support.paths import SHARED
-from tests.support.wire import checks
+from tests.support.wire import checks, wrong_to_agent
 
 # The player leaves closing the file of its case to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -61,6 +61,14 @@ class RecordingPlay(PLAY.Play):  # type: ignore[name-defined,misc]  # a module l
         self.received.append(mine)
         p.stdout = _Tee(p.stdout, mine)  # type: ignore[assignment]
         super().read(p)
+
+    def until(self, what: str, f: Callable[[], bool]) -> bool:
+        """As the player's, but a process that has ended is not waited for."""
+        if not super().until(what, lambda: f() or not self.t.is_alive()):
+            return False
+        if not f():
+            self.fails.append(f"no {what}: the process has ended")
+        return bool(f())
 
     def stop(self) -> None:
         self.shut()
@@ -135,7 +143,7 @@ def violations(play: RecordingPlay) -> list[str]:
     for lines in play.received:
         check = checks()
         for line in sent:
-            check.to_agent(line)
+            check.from_client(line)
         found += [check.to_client(line) for line in lines]
     return [problem for problem in found if problem]
 
@@ -186,8 +194,14 @@ def test_case_with_the_good_agent(case: str, backend: str, kept: bool, tmp_path:
         monkeypatch.setenv("ACP_STATE", str(tmp_path / "agent.json"))
     else:
         monkeypatch.delenv("ACP_STATE", raising=False)
-    play = play_case(case, commands.wrapping("good_agent"), tmp_path, monkeypatch)
+    taps = tmp_path / "taps"
+    taps.mkdir()
+    command = commands.tapped("good_agent", taps) if kept else commands.wrapping("good_agent")
+    play = play_case(case, command, tmp_path, monkeypatch)
     assert_nowhere(CANARY, Path(play.tmp))
+    records = [path.read_bytes().split(b"\n")[:-1] for path in taps.glob("*.wire")]
+    assert bool(records) == kept
+    assert [] == [problem for record in records for problem in wrong_to_agent(record)]
 
 
 @pytest.mark.parametrize("backend", commands.backends())

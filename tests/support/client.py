@@ -127,6 +127,7 @@ class Client:
         self._policy = policy
         self._seen = threading.Condition()
         self._send_lock = threading.Lock()
+        self._unended = b""
         self._ids = itertools.count(1)
         self._check: Checks = checks() if check else Checks()
         self.stderr_path = home / f"stderr-{time.time_ns()}.txt"
@@ -152,14 +153,16 @@ class Client:
         """These bytes as they are. A peer that is gone is no error: the wait for its answer will say it."""
         assert self.process.stdin is not None
         with self._send_lock, contextlib.suppress(BrokenPipeError, ValueError):
+            *whole, self._unended = (self._unended + data).split(b"\n")
+            for line in whole:
+                self._check.from_client(line)
             view = memoryview(data)
             while view:
                 view = view[self.process.stdin.write(view) or 0 :]
 
     def send(self, message: Json) -> None:
-        line = json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-        self._note(self._check.to_agent(line))
-        self.send_bytes(line)
+        line = json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False, separators=(",", ":"))
+        self.send_bytes(line.encode() + b"\n")
 
     def request(self, method: str, params: Json, *, id: Any = None) -> Any:  # noqa: A002
         """Send a request; gives its id."""

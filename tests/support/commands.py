@@ -26,6 +26,13 @@ def wrapping(agent: str | Path, *flags: str) -> list[str]:
     return acpd("run", *flags, "--", sys.executable, str(path))
 
 
+def tapped(agent: str, folder: Path) -> list[str]:
+    """The same with a tap between acpd and each agent process: folder/PID.wire has what passed (see tap.py)."""
+    tap = Path(__file__).with_name("tap.py")
+    python = sys.executable
+    return acpd("run", "--", python, str(tap), str(folder / "%p"), python, str(AGENTS / f"{agent}.py"))
+
+
 def backends() -> list[object]:
     """The default backend in every run, the others where there is time (`make e2e`)."""
     return ["workspace", *(pytest.param(name, marks=pytest.mark.e2e) for name in ("json", "sqlite"))]

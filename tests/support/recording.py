@@ -107,9 +107,9 @@ def record_streams() -> None:
 
 def plant(bug: str) -> None:
     """Break the promise that the test is about."""
-    from acpd_backends import jsonl
 
     from acpd.storage.contract import Journal
+    from acpd_backends import jsonl
 
     journal: Any = next(
         kind for kind in vars(jsonl).values() if isinstance(kind, type) and issubclass(kind, Journal) and kind is not Journal
