@@ -115,10 +115,12 @@ class SqliteCatalog(Catalog):
         rows: list[Row] = []
         gone: list[Key] = []
         for key in keys:
+            holder = await self._lease.holder(key) if self._lease else None
             try:
-                rows.append(await self._from_log(journals, key))
+                rows.append(await _from_log(journals, key, "clean" if holder is None else "open"))
             except SessionNotFound:
-                gone.append(key)
+                if holder is None:  # else its holder is about to write it
+                    gone.append(key)
             except StoreError:  # a log that cannot be read: what the catalog knows of it stays
                 continue
         await self._database.write(lambda db: _put_newer(db, rows, [key.session for key in gone]))
@@ -128,11 +130,10 @@ class SqliteCatalog(Catalog):
             self._index.removed(key.agent, key.session)
         return len(rows)
 
-    async def _from_log(self, journals: Journals, key: Key) -> Row:
-        holder = await self._lease.holder(key) if self._lease else None
-        header, fold = await journals.peek(key)
-        size = await asyncio.to_thread(_size, journals.log_path(key))
-        return row_of(key, header, fold, size, "clean" if holder is None else "open")
+
+async def _from_log(journals: Journals, key: Key, state: str) -> Row:
+    header, fold = await journals.peek(key)
+    return row_of(key, header, fold, await asyncio.to_thread(_size, journals.log_path(key)), state)
 
 
 def _page(agent: str | None, cwd: str | None, after: After | None) -> tuple[str, list[object]]:

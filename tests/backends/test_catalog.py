@@ -166,6 +166,21 @@ async def test_a_session_that_is_open_elsewhere_stays_open(tmp_path: Path) -> No
         assert found.state == "clean"
 
 
+async def test_a_session_that_is_being_made_keeps_its_row(tmp_path: Path) -> None:
+    """Recovery runs beside new sessions: one whose log is not there yet, but whose lease is held, is not forgotten."""
+    key = Key("coder", "s1")
+    async with opened(tmp_path) as store:
+        await store.catalog.recover(store.journals)
+        assert store.backend.lease is not None
+        await store.backend.lease.take(key)
+        await store.catalog.put(log_row(key, 0, 0, "open"))
+        await store.catalog.recover(store.journals)
+        assert await store.catalog.get("s1") == log_row(key, 0, 0, "open")
+        await store.backend.lease.give_up(key)
+        await store.catalog.recover(store.journals)
+        assert await store.catalog.get("s1") is None
+
+
 class Interrupted(StoreError):
     pass
 
