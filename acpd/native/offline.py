@@ -23,6 +23,7 @@ from acpd.native.words import VERSION
 from acpd.peer import Peer
 from acpd.rpc.protocol import Params
 from acpd.tasks import Tasks
+from acpd.transports import stdio
 from acpd.wire import messages
 from acpd.wire.envelope import encode
 
@@ -254,27 +255,19 @@ def _report(name: str, error: BaseException) -> None:
     sys.stderr.write(f"acpd-agent: {name} has failed: {error!r}\n")
 
 
-async def _serve(out: int) -> int:
-    loop = asyncio.get_running_loop()
+async def _serve(stdin: int, stdout: int) -> None:
     agent = Offline()
-    try:
-        writer, _ = await loop.connect_write_pipe(lambda: agent.peer, os.fdopen(out, "wb", buffering=0))
-        agent.peer.use_writer(writer)
-        await loop.connect_read_pipe(lambda: agent.peer, os.fdopen(os.dup(0), "rb", buffering=0))
-    except ValueError:
-        sys.stderr.write("acpd-agent: stdin and stdout must be pipes or sockets (an editor or acpd starts this program)\n")
-        return 2
+    await stdio.connect(agent.peer, stdin, stdout)
     await agent.ended.wait()
     await agent.tasks.cancel()
     agent.peer.close()
-    return 0
 
 
 def serve() -> int:
     """Serve ACP on stdin and stdout until stdin ends: 0. What a library prints goes to stderr."""
-    out = os.dup(1)
-    os.dup2(2, 1)
+    stdin, stdout = stdio.claim()
     try:
-        return asyncio.run(_serve(out))
+        asyncio.run(_serve(stdin, stdout))
     except KeyboardInterrupt:
         return 130
+    return 0
