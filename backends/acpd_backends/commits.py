@@ -8,11 +8,12 @@ anything is appended to it, because the kernel may have dropped the pages that i
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from acpd.errors import StoreError
 
@@ -21,20 +22,25 @@ LIMIT = 8
 Waiters = list[asyncio.Future[None]]
 
 
-class Syncable(Protocol):
+class Syncable(ABC):
     """What the committer needs of a log. The two jobs run in a thread, the rest on the loop."""
 
+    @abstractmethod
     def sync_job(self) -> tuple[int, Callable[[], None]]:
         """How far the log is now, and the call that puts so much on disk. That raises OSError."""
 
+    @abstractmethod
     def synced(self, size: int) -> None: ...
 
+    @abstractmethod
     def suspect(self, error: OSError) -> StoreError:
         """Nothing may be appended until `repaired`. The error for those who wait."""
 
+    @abstractmethod
     def repair_job(self) -> Callable[[], int]:
         """The call that opens and verifies the log anew. It raises OSError or StoreError."""
 
+    @abstractmethod
     def repaired(self, descriptor: int | None, error: StoreError | None) -> None:
         """`error`: it stays suspect."""
 

@@ -47,7 +47,7 @@ class Files:
         os.close(fd)
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
-        """How much one write(2) took; it may be less than all."""
+        """How many bytes the kernel took; it may be less than all."""
         return os.write(fd, data)
 
     def truncate(self, fd: int, size: int) -> None:

@@ -27,7 +27,7 @@ from acpd.storage.fold import Fold
 from acpd.storage.tree import SessionTree
 from acpd.wire.lines import VERSION, Header, Stored, header_line
 from acpd_backends import logfile
-from acpd_backends.commits import Committer
+from acpd_backends.commits import Committer, Syncable
 from acpd_backends.files import FILES, Files, failed
 from acpd_backends.forks import write_fork
 from acpd_backends.lineindex import Irregular, LineIndex
@@ -41,7 +41,7 @@ _LOG = re.compile(r"(.+)\.log\.jsonl\Z")
 _BLOB_NAME = re.compile(r"[0-9a-f]{64}\Z")
 
 
-class JsonlJournal(Journal):
+class JsonlJournal(Journal, Syncable):
     """One open log. `append`, `flush` and `sync` on the loop; made by JsonlJournals."""
 
     def __init__(self, store: JsonlJournals, key: Key, header: Header, fold: Fold, descriptor: int, size: int) -> None:

@@ -30,9 +30,11 @@ _KIND, _FLAGS = 28, 29
 _SRC, _BRANCHED, _UNSORTED = 1, 2, 4
 _pack = _RECORD.pack
 
-_ENTRIES = dict(zip(("prompt", "update", "compaction", "ask", "answer", "turn"), b"PUCKNT", strict=True))
-_FACTS = dict(zip(("leaf", "link", "config", "commands", "usage", "queue", "label", "info"), b"fkcmuqai", strict=True))
-_UPDATES = dict(zip(("agent_message_chunk", "user_message_chunk", "plan"), b"AVL", strict=True))
+_ENTRIES: dict[str, int] = dict(zip(("prompt", "update", "compaction", "ask", "answer", "turn"), b"PUCKNT", strict=True))
+_FACTS: dict[str, int] = dict(
+    zip(("leaf", "link", "config", "commands", "usage", "queue", "label", "info"), b"fkcmuqai", strict=True)
+)
+_UPDATES: dict[str, int] = dict(zip(("agent_message_chunk", "user_message_chunk", "plan"), b"AVL", strict=True))
 _OTHER, _ANSWER, _RUNNING, _ENDED = b"UNRT"
 _LOWER = bytes(range(ord("a"), ord("z") + 1))
 _KINDS = frozenset(b"PUCKNTALVREfkcmuqaitpbx")
