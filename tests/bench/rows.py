@@ -1,0 +1,201 @@
+"""The rows of the table of targets (first slice): how each is measured, what was reached.
+
+Rows 1, 2, 4-6, 9, 12 run with `sync = "process"`, rows 3 and 13 with `"power"`. A ratio is taken between figures of one run.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tests.bench import stall
+from tests.bench.kit import Bench, find, limit_agent
+from tests.support.paths import ROOT
+
+HERE = ROOT / "tests/bench"
+
+
+class Result(NamedTuple):
+    """One line of the table. `ok` None: a figure without a target."""
+
+    row: str
+    what: str
+    target: str
+    reached: str
+    ok: bool | None
+
+
+def _judged(row: str, what: str, limit: float, value: float, text: str, unit: str, *, least: bool = False) -> Result:
+    ok = value >= limit if least else value <= limit
+    return Result(row, what, f"{'>=' if least else '<='} {limit:g}{unit}", text, ok)
+
+
+def startup(bench: Bench) -> list[Result]:
+    rows = bench.kit("startup", "startup", "--rounds", str(bench.size(15, 5)), agent=["sh", str(HERE / "instant_agent.sh")])
+    row = find(rows, "target", "acpd")
+    ratio = float(row["x_limit"])
+    text = f"{ratio:.2f}x ({row['ready_ms']:.0f} ms)"
+    return [_judged("1", "cold start to session/new, agent's start not counted", 2, ratio, text, "x limit")]
+
+
+def _relay(bench: Bench) -> dict[str, float]:
+    options = ["--pin", "same", "--rounds", str(bench.size(5, 2)), "--updates", str(bench.size(100_000, 20_000))]
+    rows = bench.kit("relay", "relay", *options, "--prompts", str(bench.size(2000, 500)), agent=["{agent...}"])
+    row = find(rows, "design", "agent: acpd")
+    return {key: float(row[key]) for key in ("hop_added_us", "cpu_us", "hop_p50_us", "of_direct")}
+
+
+def roundtrip(bench: Bench) -> list[Result]:
+    row = _relay(bench)
+    text = f"+{row['hop_added_us']:.0f} us (p50 {row['hop_p50_us']:.0f})"
+    return [_judged("2", "round trip, stored before sent: added p50, pinned", 60, row["hop_added_us"], text, " us")]
+
+
+def cpu(bench: Bench) -> list[Result]:
+    row = _relay(bench)
+    text = f"{row['cpu_us']:.1f} us"
+    return [_judged("5", "CPU for each relayed and stored update", 10, row["cpu_us"], text, " us")]
+
+
+def stream(bench: Bench) -> list[Result]:
+    options = ["--rounds", str(bench.size(5, 2)), "--updates", str(bench.size(200_000, 20_000)), "--anchors", bench.anchors()]
+    rows = bench.kit("stream", "stream", *options, agent=limit_agent())
+    own, sdk = find(rows, "target", "acpd"), find(rows, "target", "pysdk")
+    ratio = own["of_limit"] / sdk["of_limit"]
+    text = f"{ratio:.1f}x ({own['updates_per_s'] / 1000:.0f}k/s, {own['of_limit']:.2f} of limit)"
+    return [_judged("4", "stream, every update in the log before it is sent", 5, ratio, text, "x Python SDK", least=True)]
+
+
+def in_flight(bench: Bench) -> list[Result]:
+    options = ["--rounds", str(bench.size(5, 2)), "--prompts", str(bench.size(600, 200))]
+    rows = bench.kit("append", "append", *options, agent=limit_agent(), sync="power")
+    row = find(rows, "design", "acpd, 64 in flight")
+    ratio = float(row["x_fdatasync"])
+    text = f"{ratio:.1f}x ({row['entries_per_s']:.0f} prompts/s)"
+    return [_judged("3", "prompts/s, 64 sessions in flight, power-safe", 2, ratio, text, "x fdatasync each", least=True)]
+
+
+def replay(bench: Bench) -> list[Result]:
+    count = bench.size(200_000, 20_000)
+    options = ["--rounds", str(bench.size(3, 1)), "--updates", str(count), "--anchors", bench.anchors(), "--timeout", "300"]
+    options += ["--record", "--record-prompt", "/mixed {updates} {size}"]
+    agent = [sys.executable, "-I", "-S", str(HERE / "mixed_agent.py")]
+    rows = bench.kit("replay", "replay", *options, agent=agent)
+    own, sdk = find(rows, "target", "acpd"), find(rows, "target", "pysdk")
+    ratio = own["updates_per_s"] / sdk["updates_per_s"]
+    text = f"{ratio:.1f}x ({own['updates_per_s'] / 1000:.0f}k/s)"
+    first = float(own["first_ms"])
+    return [
+        _judged("6", f"session/load of {count:,} updates, as stored", 12, ratio, text, "x Python SDK", least=True),
+        _judged("6", "its first update", 10, first, f"{first:.1f} ms", " ms"),
+    ]
+
+
+def tree(bench: Bench) -> list[Result]:
+    count, rounds = bench.size(200_000, 50_000), bench.size(5, 3)
+    log = bench.own("write_log", str(bench.home("tree")), count)
+    samples = [bench.own("open_log", str(bench.home("tree"))) for _ in range(rounds)]
+    anchors = [bench.own("json_log", str(bench.home("tree"))) for _ in range(rounds)]
+    ratio = statistics.median(sample["all"] / anchor["all"] for sample, anchor in zip(samples, anchors, strict=True))
+    seconds, last, indexed = (statistics.median(sample[key] for sample in samples) for key in ("all", "last", "indexed"))
+    text = f"{ratio:.2f}x ({seconds:.2f} s, {log['megabytes']:.0f} MB)"
+    return [
+        _judged("7", f"open a log of {count:,} entries: all", 0.3, ratio, text, "x json.loads"),
+        _judged("7", "its last 200 entries", 15, indexed * 1e3, f"{indexed * 1e3:.1f} ms", " ms"),
+        Result("7", "the same when its index file is gone", "", f"{last * 1e3:.0f} ms", None),
+    ]
+
+
+def _index(bench: Bench) -> tuple[dict[str, float], float, float]:
+    """Page by page over a full catalog; the anchor's cost of an update at 100 and at the full size."""
+    count = bench.size(100_000, 20_000)
+    if "index" not in bench.seen:
+        bench.own("fill_catalog", str(bench.home("index")), count)
+    options = ["--sessions", f"100,{count}", "--rounds", str(bench.size(3, 1))]
+    rows = bench.kit("index", "index", *options, agent=["sh", str(HERE / "instant_agent.sh")])
+    design = "SQLite WAL NORMAL, keyset pages"
+    small, full = (float(find(rows, "design", design, sessions=size)["update_p50_us"]) for size in (100, count))
+    return find(rows, "design", "acpd", sessions=count), small, full
+
+
+def catalog(bench: Bench) -> list[Result]:
+    count = bench.size(100_000, 20_000)
+    small, full = (bench.own("catalog_updates", str(bench.home(f"catalog-{size}")), size) for size in (100, count))
+    _, _, anchor = _index(bench)
+    ratio, growth = full["p50_us"] / anchor, full["p50_us"] / small["p50_us"]
+    text = f"{ratio:.1f}x ({full['p50_us']:.0f} us; {full['together_us']:.0f} us each of 64 at once)"
+    return [
+        _judged("8", "catalog update", 3, ratio, text, "x SQLite NORMAL"),
+        _judged("8", f"its cost at {count:,} / at 100", 3, growth, f"{growth:.2f}", ""),
+    ]
+
+
+def listing(bench: Bench) -> list[Result]:
+    row, _, _ = _index(bench)
+    seconds = row["all_pages_ms"] / 1e3
+    text = f"{seconds:.2f} s (page p50 {row['page_p50_us']:.0f} us)"
+    return [_judged("9", f"list all of {int(row['sessions']):,} sessions by pages", 2, seconds, text, " s")]
+
+
+def idle(bench: Bench) -> list[Result]:
+    found = bench.own("idle_sessions", str(bench.home("idle")), bench.size(2000, 500))
+    kib = found["bytes"] / 1024
+    return [_judged("10", "idle session in memory", 4, kib, f"{kib:.1f} KiB", " KiB")]
+
+
+def stalled(bench: Bench) -> list[Result]:
+    megabytes = bench.size(200, 50)
+    found = stall.measure(bench.wrap(limit_agent()), bench.env("stall", "process"), megabytes)
+    text = f"{found.grown_mib:.1f} MiB, then all {found.updates:,} updates"
+    return [_judged("12", f"a client that stops reading {megabytes} MB: growth of RSS", 16, found.grown_mib, text, " MiB")]
+
+
+def power(bench: Bench) -> list[Result]:
+    ratios: list[float] = []
+    p50 = 0.0
+    for number in range(bench.size(5, 2)):
+        sync = bench.own("fdatasync", str(bench.folder), 400)["p50_us"]
+        options = ["--pin", "same", "--rounds", "1", "--in-flight", "1", "--anchors", "none", "--prompts", "400"]
+        rows = bench.kit(f"power-{number}", "roundtrip", *options, agent=limit_agent(), sync="power")
+        p50 = float(find(rows, "target", "acpd", in_flight=1)["p50_us"])
+        ratios.append(p50 / (2 * sync))
+    ratio = statistics.median(ratios)
+    return [_judged("13", "round trip, power-safe: p50", 2.5, ratio, f"{ratio:.2f}x (p50 {p50:.0f} us)", "x two fdatasync")]
+
+
+def append(bench: Bench) -> list[Result]:
+    samples = [bench.own("appends", str(bench.home(f"append-{number}"))) for number in range(bench.size(7, 3))]
+    own, bare = (statistics.median(sample[key] for sample in samples) for key in ("journal_us", "write_us"))
+    return [
+        Result(
+            "append", "1 KiB entry into the journal, append and flush", "", f"{own:.1f} us (bare write(2): {bare:.1f})", None
+        )
+    ]
+
+
+ROWS: dict[str, Callable[[Bench], list[Result]]] = {
+    "1": startup,
+    "2": roundtrip,
+    "3": in_flight,
+    "4": stream,
+    "5": cpu,
+    "6": replay,
+    "7": tree,
+    "8": catalog,
+    "9": listing,
+    "10": idle,
+    "12": stalled,
+    "13": power,
+    "append": append,
+}
+
+
+def table(results: list[Result]) -> str:
+    """Columns: row, what, target, reached, ok."""
+    head = ("row", "what", "target", "reached", "ok")
+    lines = [head, *((*each[:4], "" if each.ok is None else "yes" if each.ok else "NO") for each in results)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    shown = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines]
+    return "\n".join([shown[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *shown[1:]])
