@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -89,8 +89,7 @@ class FileSession(Session):
     async def load(self, key: Key, name: str, /) -> bytes | None:
         # aiofiles, whose every step goes through the session's own thread: a value of many MiB is read in pieces, and
         # saves of other sessions on that thread come in between.
-        import aiofiles
-
+        aiofiles = await self._run(key, "load", name, _aiofiles)
         path = self._path(key, name)
         try:
             async with aiofiles.open(path, "rb", executor=self._thread(key)) as file:
@@ -198,6 +197,13 @@ class JsonSession(FileSession):
 
     def __init__(self, root: Path, *, sync: bool = True, files: Files = FILES) -> None:
         super().__init__(Layout(root, per_agent=False), sync=sync, files=files)
+
+
+def _aiofiles() -> Any:
+    """Imported in a thread: it takes 20 ms, and only the first load has to wait for it."""
+    import aiofiles
+
+    return aiofiles
 
 
 def _folders(folder: Path) -> list[str]:
