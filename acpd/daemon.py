@@ -8,6 +8,7 @@ import importlib
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +17,19 @@ import structlog
 from acpd.agents.pool import AgentPool, Host, Log
 from acpd.agents.restore import Restorer
 from acpd.config import AgentChoice, Config, Paths
-from acpd.errors import AcpdError, StoreError
+from acpd.errors import AcpdError, ConfigError, StoreError
 from acpd.registry import Registry
 from acpd.router import Connection
 from acpd.session import Settings, Store
+from acpd.storage.contract import Backend
 from acpd.tasks import Tasks
 from acpd.transports import stdio
 
 if TYPE_CHECKING:
     from acpd.agents.link import Runtime
 
+GROUP = "acpd.backends"
+"""Entry points of third parties: name -> function(root: Path, *, user, sync) -> Backend."""
 BACKENDS = ("workspace", "json", "sqlite")
 _STORES = "acpd_backends.stores:open_store"
 _LINKS = "acpd_backends.links:LinkFolder"
@@ -59,6 +63,31 @@ def _log_to_stderr(level: str) -> None:
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )
+
+
+def open_store(config: Config) -> Store:
+    """The configured store: one of the built-in ones, or what a third party brings over the parts of "workspace".
+
+    Raises ConfigError for an unknown backend, StoreError. Blocks.
+    """
+    storage = config.storage
+    made = partial(resolve(_STORES), root=Path(storage.path), user=config.user, sync=storage.sync)
+    if storage.backend in BACKENDS:
+        return _whole(made(storage.backend))
+    from importlib.metadata import entry_points  # 46 ms
+
+    found = entry_points(group=GROUP, name=storage.backend)
+    if not found:
+        known = ", ".join((*BACKENDS, *entry_points(group=GROUP).names))
+        raise ConfigError(f"unknown storage backend {storage.backend!r}", hint=f"[storage] backend is one of {known}")
+    own: Backend = next(iter(found)).load()(Path(storage.path), user=config.user, sync=storage.sync)
+    return _whole(Backend(*(mine or built_in for mine, built_in in zip(own, made("workspace"), strict=True))))
+
+
+def _whole(backend: Backend) -> Store:
+    if backend.journals is None or backend.catalog is None or backend.lease is None:
+        raise StoreError("open", "the store", cause="its backend brings no journals, catalog or lease")
+    return Store(backend.session, backend.journals, backend.catalog, backend.lease)
 
 
 class _Noise(Log):
@@ -110,6 +139,7 @@ class Daemon:
         connection = Connection(registry, pool, Host(choice, dict(os.environ)), self._tasks, stopping.set)
         connection.log = lambda event, text: self._log.info(event, text=text)
         self._tasks.spawn(self._recover(pool, store), name="recover")
+        self._tasks.spawn(pool.trim(), name="trim")
         await stdio.connect(connection.peer, stdin, stdout)
         gc.freeze()
         await stopping.wait()
@@ -121,13 +151,7 @@ class Daemon:
         await store.catalog.recover(store.journals)
 
     async def _open_store(self) -> Store:
-        storage = self._config.storage
-        backend = await asyncio.to_thread(
-            resolve(_STORES), storage.backend, Path(storage.path), user=self._config.user, sync=storage.sync
-        )
-        if backend.journals is None or backend.catalog is None or backend.lease is None:
-            raise StoreError("open", f"backend {storage.backend}", cause="it brings no journals, catalog or lease")
-        return Store(backend.session, backend.journals, backend.catalog, backend.lease)
+        return await asyncio.to_thread(open_store, self._config)
 
     async def _stop(self, registry: Registry, pool: AgentPool, store: Store, connection: Connection) -> None:
         """Drain: turns are recorded as interrupted, sessions saved, agents ended; then the store is closed."""

@@ -55,7 +55,7 @@ async def page(connection: Connection, said: ListSessions) -> bytes:
     after = After(cursor.at, cursor.id) if cursor is not None else None
     cwd = said.cwd
     await connection.registry.refresh()
-    rows = await connection.registry.store.catalog.page(agent=agent_name(connection), cwd=cwd, after=after, limit=PAGE)
+    rows = await connection.registry.store.catalog.page(agent=connection.host.agent_name or None, cwd=cwd, after=after, limit=PAGE)
     found = [_info(row) for row in rows]
     if after is None:
         found = _unprompted(connection, cwd) + found
@@ -65,12 +65,6 @@ async def page(connection: Connection, said: ListSessions) -> bytes:
         return _result(found, None)
     more = msgspec.json.decode(await _agents_page(connection, said.cwd, ""), type=_Listed)
     return _result([*found, *(encode(one) for one in more.sessions)], _decoded(more.nextCursor) if more.nextCursor else None)
-
-
-def agent_name(connection: Connection) -> str | None:
-    """The agent whose sessions this connection lists; None (it never started and is not named): all."""
-    warm = connection.host.warm
-    return connection.host.choice.name or (warm.name if warm is not None else connection.agent_name) or None
 
 
 def _unprompted(connection: Connection, cwd: str | None) -> list[bytes]:

@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from acpd import errors, listing
 from acpd.agents.link import AgentLink
-from acpd.agents.pool import AgentPool, Host
+from acpd.agents.pool import AgentPool, Host, stored_command
 from acpd.agents.restore import inner_id
 from acpd.attachment import ClientCapabilities
 from acpd.announce import client_capabilities, for_agent, initialize_answer
@@ -46,8 +46,6 @@ class Connection:
         self.log: Callable[[str, str], None] = lambda _event, _text: None
         self._tasks = tasks
         self._closed = on_closed
-        self.agent_name = host.choice.name
-        """The agentId of what this connection makes; "" until its agent has said it."""
         self._initialized = False
         self._starting: asyncio.Task[AgentLink] | None = None
         self._running: dict[bytes, asyncio.Task[None]] = {}
@@ -213,7 +211,7 @@ class Connection:
         self._starting = None
         if not task.cancelled() and task.exception() is None:
             self.host.warm = task.result()
-            self.agent_name = self.host.warm.name
+            self.host.agent_name = self.host.warm.name
 
     async def _take_warm(self) -> AgentLink:
         await self._warm()
@@ -429,22 +427,6 @@ async def _extension(method: str, connection: Connection, _identifier: bytes, pa
 
 async def _prompt_unattached(session_id: str, prompt: Prompt, connection: Connection, _identifier: bytes, _params: Params) -> None:
     await connection.prompt_unattached(session_id, prompt)
-
-
-def stored_command(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command as it may be stored: without the values of arguments that carry secrets."""
-    kept: list[str] = []
-    hide = False
-    for argument in command:
-        if hide:
-            kept.append("***")
-            hide = False
-            continue
-        name, equals, _ = argument.partition("=")
-        secret = name.startswith("-") and any(word in name.lower() for word in ("key", "token", "secret"))
-        kept.append(f"{name}=***" if secret and equals else argument)
-        hide = secret and not equals
-    return tuple(kept)
 
 
 async def adopt(connection: Connection, link: AgentLink, said: messages.OldSession, params: bytes) -> LiveSession:

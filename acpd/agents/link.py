@@ -116,7 +116,7 @@ class AgentLink:
         session = self.session
         cause = self.cause()
         if self._stopping is None:
-            self._stopping = self._tasks.spawn(self._stop(keep=True), name=f"end:{self.id}")
+            self._stopping = self._tasks.spawn(self._stop(), name=f"end:{self.id}")
         if session is not None:
             session.agent_lost(self, cause)
 
@@ -135,14 +135,12 @@ class AgentLink:
             self._stopping = self._tasks.spawn(self._stop(), name=f"stop:{self.id}")
         await asyncio.shield(self._stopping)
 
-    async def _stop(self, *, keep: bool = False) -> None:
-        """`keep`: what it said on stderr stays for whoever looks for the reason, until the next start of acpd."""
+    async def _stop(self) -> None:
         self.peer.close()
         if self._process is not None:
             await self._process.stop(self.id, self._grace)
         self.on_gone(self)
-        if not keep:
-            await asyncio.to_thread(self._runtime.forget, self.id)
+        await asyncio.to_thread(self._runtime.forget, self.id)
 
     # -- what the session says to it
 

@@ -17,6 +17,10 @@ from acpd.session import Settings
 from acpd.tasks import Tasks
 from acpd.wire.ids import Ids
 
+TRIM_EVERY = 5.0
+HIDDEN = "***"
+"""Stands in a stored command for a value that is not stored."""
+
 
 class Host:
     """For whom agents are started: a client's agent, environment and initialize params. Memory only."""
@@ -25,6 +29,8 @@ class Host:
         self.choice = choice
         self.env = env
         self.initialize = b'{"protocolVersion":1,"clientCapabilities":{}}'
+        self.agent_name = choice.name
+        """The agentId of what this client makes; "" until its agent has said it."""
         self.warm: AgentLink | None = None
         """A started agent that no session has yet."""
 
@@ -103,6 +109,13 @@ class AgentPool:
     def _gone(self, link: AgentLink) -> None:
         self.links.pop(link.id, None)
 
+    async def trim(self) -> None:
+        """Keep the agents' stderr files short, for as long as this runs."""
+        while True:
+            await asyncio.sleep(TRIM_EVERY)
+            for link in list(self.links):
+                await asyncio.to_thread(self._runtime.trim_stderr, link)
+
     async def end_leftovers(self) -> int:
         """End the agents of an acpd that died: those whose link file names an owner that is gone. Returns how many."""
         return await asyncio.to_thread(end_leftovers, self._runtime)
@@ -159,3 +172,15 @@ def _kill(pid: int) -> None:
         return
 
 
+
+
+def stored_command(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command as it may be stored: without the values of arguments that carry secrets."""
+    kept: list[str] = []
+    hide = False
+    for argument in command:
+        name, equals, _ = argument.partition("=")
+        secret = name.startswith("-") and any(word in name.lower() for word in ("key", "token", "secret"))
+        kept.append(HIDDEN if hide else f"{name}={HIDDEN}" if secret and equals else argument)
+        hide = secret and not equals and not hide
+    return tuple(kept)

@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from acpd import errors
 from acpd.agents.link import AgentLink, Mode
-from acpd.agents.pool import AgentPool, Host
+from acpd.agents.pool import HIDDEN, AgentPool, Host
 from acpd.config import AgentChoice
 from acpd.errors import AgentError, RequestError
 from acpd.session import LiveSession
@@ -76,18 +76,15 @@ class Restorer:
         return link
 
     async def _link(self, session: LiveSession, host: Host) -> AgentLink:
-        warm = host.warm
-        if warm is not None and warm.name == session.key.agent and (found := host.take_warm()):
-            return found
-        choice = host.choice
-        if choice.name != session.key.agent and not (warm is not None and warm.name == session.key.agent):
-            stored = session.header.command
-            if not choice.name and os.path.basename(choice.command[0]) == os.path.basename(stored[0] if stored else ""):
-                stored = choice.command
-            if not stored:
-                raise AgentError(f"session {session.id} was made with agent {session.key.agent}, whose command is not known here")
-            choice = AgentChoice(session.key.agent, stored)
-        return await self._pool.start(host, choice, session.header.cwd)
+        """The connection's agent if the session was made with it, else the agent of the stored command."""
+        if host.agent_name == session.key.agent:
+            return host.take_warm() or await self._pool.start(host, host.choice, session.header.cwd)
+        if not session.header.command or HIDDEN in session.header.command:
+            raise AgentError(
+                f"session {session.id} was made with agent {session.key.agent}, whose command is not known here",
+                hint=f"open it with that agent, or name its command in [agents.{session.key.agent}]",
+            )
+        return await self._pool.start(host, AgentChoice(session.key.agent, session.header.command), session.header.cwd)
 
     async def _restore(self, session: LiveSession, link: AgentLink) -> None:
         inner = encode(session.fold.inner) if session.fold.inner else b""

@@ -9,9 +9,11 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from acpd.wire import splice
+from acpd.wire import blobs, splice
 
 CHUNKS = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk"})
+MAX_OUT = 30 * 1024 * 1024
+"""Bytes of a payload that go out unchanged; TypeScript's SDK takes lines of 32 MiB."""
 _HEAD = b'{"jsonrpc":"2.0","method":"session/update","params":'
 
 
@@ -41,6 +43,9 @@ def frame(
 ) -> bytes:
     """As `update`, for params that were decoded already."""
     text = bytes(members.update) if changed is None else changed
+    if len(raw) > MAX_OUT:
+        raw, text = shortened(raw), shortened(text)
+        members = decode_params(raw)
     if message_id:
         text = with_message_id(text, message_id)
     canonical = raw.startswith(b'{"sessionId":') and len(raw) == len(members.sessionId) + len(members.update) + 24
@@ -65,6 +70,16 @@ def _rewritten(params: bytes, session: bytes, text: bytes, seq: int, at: str) ->
     meta = params[start:end]
     edits.append((start, end, splice.add(meta, ours) if meta.startswith(b"{") else b"{%b}" % ours))
     return splice.apply(params, edits)
+
+
+def shortened(raw: bytes) -> bytes:
+    """This JSON with each string that stands in a blob replaced by a text that names the blob."""
+    text, offsets, _ = blobs.extract(raw)
+    edits = [
+        (start, end, b'"[acpd keeps %d bytes of this as blob %b]"' % (size, name.encode()))
+        for start, end, name, size in blobs.places(text, offsets)
+    ]
+    return splice.apply(text, edits)
 
 
 def with_message_id(text: bytes, message_id: str) -> bytes:
