@@ -59,7 +59,9 @@ def _ask(stage: Stage, session: str | None, text: str, *, kill: bool) -> Json:
     program = [str(stage.place.installed.groups["full"].python), str(HERE / "clients" / "acp_client_run.py")]
     with subprocess.Popen([*program, json.dumps(setup)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as client:
         assert client.stdout is not None
-        report: Json = json.loads(client.stdout.readline())
+        line = client.stdout.readline()
+        assert line, "acp-client ended without a report; its stderr is above"
+        report: Json = json.loads(line)
         if kill:
             stage.kill()
         client.communicate(timeout=WAIT)
