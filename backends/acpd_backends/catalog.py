@@ -20,14 +20,14 @@ COLUMNS = (
     "id", "agent", "cwd", "title", "createdAt", "updatedAt", "messages", "prompted", "seq", "size", "leaf", "inner",
     "parent", "dirs", "state",
 )  # fmt: skip
-_CHANGING = ("title", "updatedAt", "messages", "prompted", "seq", "size", "leaf", "dirs", "state")
+_KEPT = ("id", "agent", "cwd", "inner")
+"""Never changed by a turn. Leaving them alone spares the primary key and the index of inner ids: half the pages."""
 _NAMES = ", ".join(f'"{name}"' for name in COLUMNS)
 _PLACE = {name: f"?{i}" for i, name in enumerate(COLUMNS, 1)}
-_SET = ", ".join(f"{name} = {_PLACE[name]}" for name in _CHANGING)
-_SAME = " AND ".join(f'"{name}" IS {_PLACE[name]}' for name in COLUMNS if name not in _CHANGING)
+_SET = ", ".join(f"{name} = {_PLACE[name]}" for name in COLUMNS if name not in _KEPT)
+_SAME = " AND ".join(f'"{name}" IS {_PLACE[name]}' for name in _KEPT)
 _PUT = f"INSERT OR REPLACE INTO session({_NAMES}) VALUES ({', '.join(_PLACE.values())})"  # noqa: S608 - names of columns only
 _UPDATE = f"UPDATE session SET {_SET} WHERE {_SAME}"  # noqa: S608 - names of columns only
-"""What a turn changes, which spares the primary key and the index of inner ids: half the pages."""
 _SELECT = f"SELECT {_NAMES} FROM session "  # noqa: S608 - names of columns only
 _NEWEST = "ORDER BY updatedAt DESC, id DESC LIMIT "
 _COMPLETE = "SELECT 1 FROM meta WHERE name = 'complete'"
