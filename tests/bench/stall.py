@@ -95,13 +95,12 @@ def _until_quiet(pid: int) -> int:
 
 def _drain(client: _Client, updates: int) -> tuple[int, int]:
     """Read until the prompt's answer: characters of text that came, and the largest resident size meanwhile."""
-    letters, peak, tail, end = 0, 0, b"", time.monotonic() + PATIENCE
+    letters, peak, rest, end = 0, 0, b"", time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        data = client.read()
-        letters += data.count(b"x")
-        if letters >= updates * SIZE and b'"stopReason"' in tail[-4096:] + data:
+        lines, newline, rest = (rest + client.read()).rpartition(b"\n")
+        letters += lines.count(b"x") - lines.count(b"text")
+        if newline and b'"stopReason"' in lines:
             return letters, peak
-        tail = data
         peak = max(peak, rss(client.process.pid))
     raise RowFailed(f"{letters} characters of {updates * SIZE} and no answer in {PATIENCE:.0f} s")
 
@@ -121,6 +120,8 @@ def measure(command: Sequence[str], env: Mapping[str, str], megabytes: int) -> S
         )
         peak = _until_quiet(client.process.pid)
         letters, later = _drain(client, updates)
+        if letters < updates * SIZE:
+            raise RowFailed(f"{letters} characters of {updates * SIZE} came")
     finally:
         client.close()
     return Stalled((max(peak, later) - before) / (1 << 20), letters // SIZE)

@@ -49,7 +49,7 @@ class PlainEditor:
 
     def send(self, message: Json) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")).encode() + b"\n")
 
     def start(self, method: str, params: Json) -> int:
         self.made += 1
