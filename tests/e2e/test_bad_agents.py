@@ -26,7 +26,8 @@ class Stage:
         self.tmp = tmp
         self.home = tmp / "home"
         self.mark = proc.new_mark()
-        with Client(commands.wrapping("good_agent"), self.home, mark=self.mark) as client:
+        self.env = {"ACP_STATE": str(tmp / "witness.json")}  # so that the healthy agent knows its session again
+        with Client(commands.wrapping("good_agent"), self.home, mark=self.mark, env=self.env) as client:
             client.initialize()
             self.witness = client.new(tmp)
             assert "end_turn" == client.prompt(self.witness, "say before")
@@ -34,7 +35,7 @@ class Stage:
 
     def start(self, agent: str, **env: str) -> Client:
         """An acpd around `agent`, initialized."""
-        self.client = Client(commands.wrapping(agent), self.home, mark=self.mark, env=env)
+        self.client = Client(commands.wrapping(agent), self.home, mark=self.mark, env=self.env | env)
         self.client.initialize()
         return self.client
 
@@ -74,9 +75,7 @@ def outcome(client: Client, ident: Any, within: float = 20.0) -> Json:
     return client.answer(ident, within=within).message
 
 
-@pytest.mark.parametrize(
-    "agent", ["good_agent", "minimal_agent", "junk_before_init", "ansi_prefix", "wrong_ids", "unknown_session"]
-)
+@pytest.mark.parametrize("agent", ["good_agent", "minimal_agent", "junk_before_init", "wrong_ids", "unknown_session"])
 def test_a_session_beside_another_of_the_same_agent_works(agent: str, stage: Stage) -> None:
     """Noise, foreign ids and updates for strangers harm neither the session, nor its neighbour, nor the witness."""
     client = stage.start(agent)
@@ -209,6 +208,18 @@ def test_a_deaf_agent_is_stopped_after_the_cancel_timeout(stage: Stage) -> None:
             if line.session == session and line.kind == "agent_message_chunk" and line.update["content"]["text"].startswith("c")
         ]
         assert [] == late
+    stage.finish()
+
+
+def test_an_answer_behind_an_escape_sequence_is_found_or_named(stage: Stage) -> None:
+    """An initialize answer behind an escape sequence is recovered, or the start fails with a message in the start limit."""
+    client = stage.start("ansi_prefix", ACPD_AGENTS_START_TIMEOUT="2")
+    answer = outcome(client, client.request("session/new", {"cwd": str(stage.tmp), "mcpServers": []}))
+    if "result" in answer:
+        assert "end_turn" == client.prompt(answer["result"]["sessionId"], "hello")
+    else:
+        assert "initialize" in answer["error"]["message"]
+    stage.load_witness()
     stage.finish()
 
 

@@ -193,7 +193,7 @@ def told_interrupted(updates: list[Line]) -> bool:
     return any("interrupted" in json.dumps(line.update).lower() for line in updates if line.seq is None)
 
 
-@pytest.mark.parametrize(("backend", "seed"), chains())
+@pytest.mark.parametrize(("backend", "seed"), list(chains()))
 def test_nothing_that_was_seen_is_lost(backend: str, seed: int, tmp_path: Path) -> None:
     """After any kill -9: all that was seen is stored, all that is stored comes again, nothing is re-run."""
     rng = random.Random(f"{backend}-{seed}")

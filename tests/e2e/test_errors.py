@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +14,6 @@ import pytest
 from tests.support import commands, proc, store
 from tests.support.client import Client, RpcError
 from tests.support.faults import not_executable, small_disk
-
-INITIALIZE = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1, "clientCapabilities": {}}}
 
 
 @pytest.fixture
@@ -38,20 +34,17 @@ def start(tmp: Path, mark: str, command: list[str] | None = None, **env: str) ->
 
 def complaint(tmp: Path, arguments: list[str], **env: str) -> str:
     """What acpd says when it is started so by an editor: stderr, and the error answers to initialize and session/new."""
-    new = {"jsonrpc": "2.0", "id": 1, "method": "session/new", "params": {"cwd": str(tmp), "mcpServers": []}}
-    done = subprocess.run(
-        commands.acpd(*arguments),
-        input="".join(json.dumps(message) + "\n" for message in (INITIALIZE, new)),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        env={**os.environ, "ACPD_HOME": str(tmp / "home"), **env},
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    errors = [answer["error"]["message"] for answer in answers if "error" in answer]
-    assert done.returncode != 0 or errors, f"no error at all: {done}"
-    return "\n".join([done.stderr, *errors])
+    with Client(commands.acpd(*arguments), tmp / "stderr", env={"ACPD_HOME": str(tmp / "home"), **env}) as client:
+        asked = [
+            client.request("initialize", {"protocolVersion": 1, "clientCapabilities": {}}),
+            client.request("session/new", {"cwd": str(tmp), "mcpServers": []}),
+        ]
+        client.wait_settled(asked)
+        client.close_stdin()
+        code = client.wait_exit()
+    errors = [line.message["error"]["message"] for line in client.lines if "error" in line.message]
+    assert code != 0 or errors, f"no error at all: {client.story()}"
+    return "\n".join([client.stderr(), *errors])
 
 
 def failing(client: Client, method: str, params: dict[str, Any]) -> RpcError:
@@ -178,7 +171,7 @@ def test_a_relative_cwd_is_refused(tmp_path: Path, mark: str) -> None:
     with start(tmp_path, mark) as client:
         error = failing(client, "session/new", {"cwd": "some/where", "mcpServers": []})
         assert -32602 == error.code
-        assert "some/where" in error.message
+        assert "cwd" in error.message
         assert "absolute" in error.message
     assert {} == store.logs(tmp_path)
 

@@ -41,8 +41,8 @@ class Judge:
         self._sent = sent
         self._power = power
         self.files: dict[str, File] = {}
-        self.folders: set[str] = set()
-        """Folders that were synced since a name in them last changed."""
+        self.named: set[str] = set()
+        """Files whose folder was synced after they were made or renamed."""
         self.broken: list[str] = []
         self.answers = 0
         self.updates = 0
@@ -56,7 +56,6 @@ class Judge:
     def _write(self, event: Json) -> None:
         if event["path"] not in self.files:
             self.files[event["path"]] = File()
-            self.folders.discard(str(Path(event["path"]).parent))
         self.files[event["path"]].text += event["text"].encode("latin-1")
 
     def _sync(self, event: Json) -> None:
@@ -66,11 +65,11 @@ class Judge:
     def _synced(self, event: Json) -> None:
         if event["path"] in self.files:
             self.files[event["path"]].synced = self.files[event["path"]].began
-        self.folders.add(event["path"])
+        self.named |= {path for path in self.files if str(Path(path).parent) == event["path"]}
 
     def _replace(self, event: Json) -> None:
         self.files[event["to"]] = self.files.pop(event["path"])
-        self.folders.discard(str(Path(event["to"]).parent))
+        self.named.discard(event["to"])
 
     def _send(self, event: Json) -> None:
         for line in event["text"].encode("latin-1").splitlines():
@@ -91,9 +90,12 @@ class Judge:
             self.broken.append(f"seq {seq} was sent and not written")
 
     def _prompt(self, params: Json) -> None:
-        """An agent gets a prompt that is on disk. Prompts of the test are unique, so the text names it."""
+        """An agent gets a prompt that is on disk. Prompts of the test are unique, so the text names it.
+
+        The last block is the user's; before it may stand what a new agent is told of the conversation.
+        """
         self.prompts += 1
-        text = json.dumps(params["prompt"][0]["text"]).encode()
+        text = json.dumps(params["prompt"][-1]["text"]).encode()
         for path, log in self.files.items():
             if path.endswith(".log.jsonl") and (end := log.end_of(text)) > 0:
                 self._require(path, end, f"prompt {text!r} to the agent")
@@ -115,7 +117,7 @@ class Judge:
         else:
             end = len(log.text)
         self._require(path, end, f"the answer to {method}")
-        if self._power and str(Path(path).parent) not in self.folders:
+        if self._power and path not in self.named:
             self.broken.append(f"{method} was answered and the name of {path} is not on disk")
 
     def _require(self, path: str, end: int, what: str) -> None:

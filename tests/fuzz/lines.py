@@ -9,23 +9,35 @@ from pathlib import Path
 
 from tests.support.paths import SHARED
 
-METHODS = (
-    "initialize authenticate logout session/new session/load session/resume session/list session/close session/delete session/fork "
-    "session/prompt session/cancel session/set_mode session/set_config_option $/cancel_request _acpd/state _x/y session/update "
-    "session/request_permission fs/read_text_file fs/write_text_file terminal/create terminal/output terminal/release elicitation/create"
-).split()
-KINDS = (
-    "user_message_chunk agent_message_chunk agent_thought_chunk tool_call tool_call_update plan plan_update available_commands_update "
-    "current_mode_update config_option_update session_info_update usage_update notice compaction_update compaction_summary_chunk hologram"
-).split()
-MEMBERS = (
-    "content text type toolCallId title status kind entries rawInput rawOutput locations messageId availableCommands currentModeId "
-    "configOptions used size cost severity description compactionId summary _meta"
-).split()
+METHODS = [
+    *("initialize", "authenticate", "logout", "session/new", "session/load", "session/resume", "session/list", "session/close"),
+    *("session/delete", "session/fork", "session/prompt", "session/cancel", "session/set_mode", "session/set_config_option"),
+    *("$/cancel_request", "_acpd/state", "_x/y", "session/update", "session/request_permission", "fs/read_text_file"),
+    *("fs/write_text_file", "terminal/create", "terminal/output", "terminal/release", "elicitation/create"),
+]
+KINDS = [
+    *(
+        "user_message_chunk",
+        "agent_message_chunk",
+        "agent_thought_chunk",
+        "tool_call",
+        "tool_call_update",
+        "plan",
+        "plan_update",
+    ),
+    *("available_commands_update", "current_mode_update", "config_option_update", "session_info_update", "usage_update"),
+    *("notice", "compaction_update", "compaction_summary_chunk", "hologram"),
+]
+MEMBERS = [
+    *("content", "text", "type", "toolCallId", "title", "status", "kind", "entries", "rawInput", "rawOutput", "locations"),
+    *("messageId", "availableCommands", "currentModeId", "configOptions", "used", "size", "cost", "severity", "description"),
+    *("compactionId", "summary", "_meta"),
+]
 ODD = [
-    b"null", b"true", b"0", b"-1", b"1e999", b"NaN", b"9" * 400, b'""', b'"\\ud83d"', b'"\\u0000"', b"[]", b"{}", b'{"a":{"a":{"a":1}}}',
-    b"\xff\xfe", b"\xe2\x80\xa8", b"\x00", b"[" * 2000, b'"' + b"x" * 70_000 + b'"', b'"../../etc/passwd"', b"1.0", b'"/"', b'"yes"',
-]  # fmt: skip
+    *(b"null", b"true", b"0", b"-1", b"1e999", b"NaN", b"9" * 400, b"1.0", b'""', b'"\\ud83d"', b'"\\u0000"', b"[]", b"{}"),
+    *(b'{"a":{"a":{"a":1}}}', b"\xff\xfe", b"\xe2\x80\xa8", b"\x00", b"[" * 2000, b'"' + b"x" * 70_000 + b'"'),
+    *(b'"../../etc/passwd"', b'"/"', b'"yes"'),
+]
 
 
 @cache

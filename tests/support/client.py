@@ -238,6 +238,14 @@ class Client:
         line: Line = self.wait(f"{count} requests {method}", found, within=within)
         return line
 
+    def wait_settled(self, idents: Sequence[Any], *, within: float = WAIT) -> None:
+        """Until all of these are answered, or the process has ended and so never will."""
+        end = time.monotonic() + within
+        with self._seen:
+            while not self.ended and not all(self.answers(ident) for ident in idents):
+                assert time.monotonic() < end, f"neither answered nor ended: {self.story()}"
+                self._seen.wait(end - time.monotonic())
+
     def wait_end(self, within: float = WAIT) -> bool:
         """Whether the stream ended within this time."""
         self._reader.join(within)
@@ -323,6 +331,20 @@ class Client:
         twice = [s.id for s in self.sent if len(self.answers(s.id)) > sum(same_id(o.id, s.id) for o in self.sent)]
         assert [] == twice, f"answered more than once: {twice}"
         assert "Traceback (most recent call last)" not in self.stderr(), self.stderr()[-3000:]
+
+    def forget(self) -> None:
+        """Drop the lines and the answered requests so far: a long run keeps no history. Checks what it drops."""
+        with self._seen:
+            answered: dict[str, int] = {}
+            for line in self.lines:
+                if line.is_answer:
+                    key = json.dumps(line.message["id"])
+                    answered[key] = answered.get(key, 0) + 1
+            twice = [sent.id for sent in self.sent if answered.get(json.dumps(sent.id), 0) > 1]
+            self.sent = [sent for sent in self.sent if json.dumps(sent.id) not in answered]
+            self.lines = []
+        assert [] == twice, f"answered more than once: {twice}"
+        assert [] == self.violations, "\n".join(self.violations[:5])
 
     def story(self, last: int = 12) -> str:
         """The end of the conversation and of stderr, for a failure's message."""

@@ -36,28 +36,17 @@ def record_files() -> None:
     """Wrap the system calls of the backends."""
     from acpd_backends.files import Files
 
-    paths: dict[int, str] = {}
-    opened, closed, wrote = Files.open, Files.close, Files.write
+    wrote, replaced = Files.write, Files.replace
     syncs: dict[str, Callable[[Files, int], None]] = {"fdatasync": Files.fdatasync, "fsync": Files.fsync}
-    replaced = Files.replace
-
-    def open_(self: Files, path: Path, flags: int) -> int:
-        fd = opened(self, path, flags)
-        paths[fd] = str(path)
-        return fd
-
-    def close(self: Files, fd: int) -> None:
-        paths.pop(fd, None)
-        closed(self, fd)
 
     def write(self: Files, fd: int, data: bytes | memoryview) -> int:
         done = wrote(self, fd, data)
-        note(do="write", path=_path(paths, fd), text=bytes(data[:done]).decode("latin-1"))
+        note(do="write", path=_path(fd), text=bytes(data[:done]).decode("latin-1"))
         return done
 
     def sync_with(name: str) -> Callable[[Files, int], None]:
         def sync(self: Files, fd: int) -> None:
-            path = _path(paths, fd)
+            path = _path(fd)
             note(do="sync", path=path)
             syncs[name](self, fd)
             note(do="synced", path=path)
@@ -68,15 +57,15 @@ def record_files() -> None:
         replaced(self, source, target)
         note(do="replace", path=str(source), to=str(target))
 
-    wrapped: dict[str, Any] = {"open": open_, "close": close, "write": write, "replace": replace}
+    wrapped: dict[str, Any] = {"write": write, "replace": replace}
     wrapped |= {name: sync_with(name) for name in syncs}
     for name, method in wrapped.items():
         setattr(Files, name, method)
 
 
-def _path(paths: dict[int, str], fd: int) -> str:
-    """Folders are opened past the seam: the kernel knows their names."""
-    return paths.get(fd) or os.readlink(f"/proc/self/fd/{fd}")
+def _path(fd: int) -> str:
+    """The kernel knows the names, also of what was opened past the seam."""
+    return os.readlink(f"/proc/self/fd/{fd}")
 
 
 class _Writer:
@@ -107,7 +96,6 @@ def record_streams() -> None:
 
 def plant(bug: str) -> None:
     """Break the promise that the test is about."""
-
     from acpd.storage.contract import Journal
     from acpd_backends import jsonl
 
