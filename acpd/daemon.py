@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from acpd.agents.pool import AgentPool, Host, Log
 from acpd.agents.restore import Restorer
 from acpd.config import AgentChoice, Config, Paths
@@ -49,20 +47,31 @@ def serve_stdio(config: Config, paths: Paths, choice: AgentChoice) -> int:
     Raises AcpdError when the store cannot be opened.
     """
     stdin, stdout = stdio.claim()
-    _log_to_stderr(config.log.level)
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(Daemon(config, paths).serve_stdio(choice, stdin, stdout))
 
 
-def _log_to_stderr(level: str) -> None:
-    structlog.configure(
-        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso"), structlog.processors.KeyValueRenderer()],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
-    )
+class Logger:
+    """acpd's own log, on stderr. structlog is imported with the first line that is logged: a start logs nothing."""
+
+    def __init__(self, level: str) -> None:
+        self._level = level
+        self._logger: Any = None
+
+    def __call__(self, level: str, event: str, **values: object) -> None:
+        if self._logger is None:
+            import structlog  # 17 ms
+
+            stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
+            shape = structlog.processors.LogfmtRenderer(key_order=("timestamp", "level", "event"))
+            self._logger = structlog.wrap_logger(
+                structlog.WriteLogger(sys.stderr),
+                processors=[structlog.processors.add_log_level, stamp, structlog.processors.format_exc_info, shape],
+                wrapper_class=structlog.make_filtering_bound_logger(self._level),
+            )
+        getattr(self._logger, level)(event, **values)
 
 
 def open_store(config: Config) -> Store:
@@ -81,7 +90,8 @@ def open_store(config: Config) -> Store:
         known = ", ".join((*BACKENDS, *entry_points(group=GROUP).names))
         raise ConfigError(f"unknown storage backend {storage.backend!r}", hint=f"[storage] backend is one of {known}")
     own: Backend = next(iter(found)).load()(Path(storage.path), user=config.user, sync=storage.sync)
-    return _whole(Backend(*(mine or built_in for mine, built_in in zip(own, made("workspace"), strict=True))))
+    other: Backend = made("workspace")
+    return _whole(Backend(own.session, own.journals or other.journals, own.catalog or other.catalog, own.lease or other.lease))
 
 
 def _whole(backend: Backend) -> Store:
@@ -95,13 +105,14 @@ class _Noise(Log):
 
     LIMIT = 20
 
-    def __init__(self) -> None:
+    def __init__(self, log: Logger) -> None:
+        self._log = log
         self._lines: dict[str, int] = {}
 
     def noise(self, agent: str, why: str) -> None:
         count = self._lines[agent] = self._lines.get(agent, 0) + 1
         if count <= self.LIMIT:
-            structlog.get_logger().info("noise from agent", agent=agent, line=why[:200], last=count == self.LIMIT)
+            self._log("info", "noise from agent", agent=agent, line=why[:200], last=count == self.LIMIT)
 
 
 class Daemon:
@@ -110,15 +121,15 @@ class Daemon:
     def __init__(self, config: Config, paths: Paths) -> None:
         self._config = config
         self._paths = paths
-        self._log = structlog.get_logger()
+        self._log = Logger(config.log.level)
         self._tasks = Tasks(self._failed)
         self._stopping: asyncio.Event | None = None
 
     def _failed(self, name: str, error: BaseException) -> None:
         if isinstance(error, AcpdError):
-            self._log.warning("task failed", task=name, error=str(error))
+            self._log("warning", "task failed", task=name, error=str(error))
         else:
-            self._log.error("task failed", task=name, error=repr(error), exc_info=error)
+            self._log("error", "task failed", task=name, error=repr(error), exc_info=error)
 
     async def serve_stdio(self, choice: AgentChoice, stdin: int, stdout: int) -> int:
         stopping = self._stopping = asyncio.Event()
@@ -134,10 +145,10 @@ class Daemon:
         )
         store = await self._open_store()
         runtime: Runtime = resolve(_LINKS)(Path(self._paths.runtime) / "links")
-        pool = AgentPool(runtime, settings, self._tasks, _Noise())
+        pool = AgentPool(runtime, settings, self._tasks, _Noise(self._log))
         registry = Registry(store, Restorer(pool), settings, self._tasks, config.user)
         connection = Connection(registry, pool, Host(choice, dict(os.environ)), self._tasks, stopping.set)
-        connection.log = lambda event, text: self._log.info(event, text=text)
+        connection.log = lambda event, text: self._log("info", event, text=text)
         self._tasks.spawn(self._recover(pool, store), name="recover")
         self._tasks.spawn(pool.trim(), name="trim")
         await stdio.connect(connection.peer, stdin, stdout)
@@ -161,7 +172,7 @@ class Daemon:
                 await pool.stop()
                 await self._tasks.cancel()
         except TimeoutError:
-            self._log.warning("stopping took too long", seconds=STOP_SECONDS)
+            self._log("warning", "stopping took too long", seconds=STOP_SECONDS)
         connection.peer.close()
         await store.journals.close()
         await store.catalog.close()

@@ -92,16 +92,15 @@ class Recorder:
             self._big_update(params, members, look, source, stored)
 
     def _big_update(self, params: bytes, members: frames.Params, look: updates.Look, source: Source, stored: str) -> None:
-        text, offsets, found = blobs.extract(params, BLOB)
-        if not found:
-            self._update(params, members, look, source, stored)
-            return
+        """Its big strings are stored first; what the agent says next waits for that."""
         release = self._hold()
 
         async def store() -> None:
             try:
+                text, offsets, found = await asyncio.to_thread(blobs.extract, params)
                 await self.put_blobs(found)
-                self._update(params, members, look, source, stored, b',"blobs":%b' % encode(offsets), text)
+                more = b',"blobs":%b' % encode(offsets) if offsets else b""
+                self._update(params, members, look, source, stored, more, text)
                 self._audience.publish()
             finally:
                 release()
@@ -110,7 +109,7 @@ class Recorder:
 
     async def put_blobs(self, found: list[tuple[str, bytes]]) -> None:
         """As `Journal.put_blobs`, tried again while the disk says no."""
-        while True:
+        while found:
             try:
                 await self.scribe.journal.put_blobs(found)
             except StoreError:

@@ -285,13 +285,12 @@ class LiveSession:
         self.state = advance(self.state, On.PROMPTED)
         self.current = prompt
         if len(prompt.blocks) >= BLOB:
-            text, offsets, found = blobs.extract(prompt.blocks, BLOB)
-            if found:
-                self.tasks.spawn(self._begin_big(prompt, text, offsets, found), name=f"blobs:{self.id}")
-                return
-        self._record_prompt(prompt, prompt.blocks, ())
+            self.tasks.spawn(self._begin_big(prompt), name=f"blobs:{self.id}")
+        else:
+            self._record_prompt(prompt, prompt.blocks, ())
 
-    async def _begin_big(self, prompt: Prompt, text: bytes, offsets: tuple[int, ...], found: list[tuple[str, bytes]]) -> None:
+    async def _begin_big(self, prompt: Prompt) -> None:
+        text, offsets, found = await asyncio.to_thread(blobs.extract, prompt.blocks)
         await self.recorder.put_blobs(found)
         self._record_prompt(prompt, text, offsets)
 

@@ -16,7 +16,6 @@ from acpd.agents.pool import HIDDEN, AgentPool, Host
 from acpd.config import AgentChoice
 from acpd.errors import AgentError, RequestError
 from acpd.session import LiveSession
-from acpd.storage.context import Primer
 from acpd.wire import frames, splice
 from acpd.wire.envelope import encode
 
@@ -131,14 +130,18 @@ class Restorer:
             return None
 
     async def _prime(self, session: LiveSession, link: AgentLink) -> None:
-        primer = Primer(PRIMER_CHARACTERS)
+        """A new inner session is told the conversation with its first prompt, and the user is told so then."""
+        from acpd.storage.context import Context, prime
+
+        context = Context()
+        lines: list[bytes] = []
         async for window in session.store.journals.path(session.key):
-            primer.feed(window)
-        session.primer, missing = primer.text()
-        left = f" {missing} older messages did not fit and are not known to it." if missing else ""
+            lines += context.feed(window).splitlines()
+        lines += context.finish().splitlines()
+        session.primer = prime(lines, PRIMER_CHARACTERS)
         session.primer_notice = (
             f"{link.name} could not restore its own memory of this session, so it was started anew and is told the"
-            f" conversation as text.{left} Attachments and its own notes are not part of that."
+            " conversation as text, newest messages first if not all fit. Attachments and its own notes are not part of that."
         )
 
     async def _config(self, session: LiveSession, link: AgentLink, result: bytes) -> None:
