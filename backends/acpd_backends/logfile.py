@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from acpd.storage.fold import Fold
@@ -28,6 +29,8 @@ WINDOW_BYTES = 1 << 20
 _FIRST = 1 << 16
 _CHUNK = 1 << 19
 _LINE = 1 << 12
+_PAYLOADS = ("params", "prompt", "result", "prompts")
+_KEPT = ("config", "commands", "usage", "info", "plan", "link")
 
 
 class LogPaths(Struct, frozen=True):
@@ -259,9 +262,10 @@ def fold_log(log: LogFile) -> Opened:
         header, fold, tree = load(log.items())
         opened = Opened(header, fold, None, any(finding.kind == "torn-tail" for finding in tree.findings))
     restore = Restore(log.paths)
-    for line in (fold.config, fold.commands, fold.usage, fold.info, fold.plan, fold.link, *fold.asks.values()):
-        if line is not None:
-            restore(line)
+    for name in _KEPT:
+        line = getattr(fold, name)
+        setattr(fold, name, line and restore(line))
+    fold.asks = {name: restore(line) for name, line in fold.asks.items()}
     fold.warnings += [f"blob {name} is missing" for name in restore.missing]
     return opened
 
@@ -295,10 +299,7 @@ def _has(path: Path, size: int) -> bool:
 
 def payload(line: Stored) -> Raw | None:
     """The text that the offsets of a line's `blobs` are in."""
-    for text in (line.params, line.prompt, line.result, line.prompts):
-        if isinstance(text, Raw):
-            return text
-    return None
+    return next((text for name in _PAYLOADS if isinstance(text := getattr(line, name), Raw)), None)
 
 
 def blob_names(line: Stored) -> list[tuple[str, int]]:
@@ -314,22 +315,14 @@ class Restore:
         self._folder = paths.blobs
         self.missing: list[str] = []
 
-    def __call__(self, line: Stored) -> int:
-        """Change the line in place; how many bytes it grew by."""
+    def __call__(self, line: Stored) -> Stored:
+        """The line with its blobs; itself if it names none."""
         text = payload(line) if line.blobs else None
         if text is None:
-            return 0
+            return line
         whole = Raw(blobs.restore(bytes(text), line.blobs, self._get))
-        if line.params is text:
-            line.params = whole
-        elif line.prompt is text:
-            line.prompt = whole
-        elif line.result is text:
-            line.result = whole
-        else:
-            line.prompts = whole
-        line.blobs = ()
-        return len(whole) - len(text)
+        name = next(name for name in _PAYLOADS if getattr(line, name) is text)
+        return msgspec.structs.replace(line, blobs=(), **{name: whole})
 
     def _get(self, name: str, size: int) -> bytes | None:
         try:
@@ -342,7 +335,7 @@ class Restore:
         return data
 
 
-def windows(lists: Iterable[list[Stored]], restore: Callable[[Stored], int]) -> Iterator[list[Stored]]:
+def windows(lists: Iterable[list[Stored]], restore: Callable[[Stored], Stored]) -> Iterator[list[Stored]]:
     """The same lines, blobs put back, at most 2,000 at once and no more once 1 MiB has been put back."""
     for found in lists:
         if not any([line.blobs for line in found]):  # noqa: C419 - a list is faster than a generator
@@ -352,8 +345,10 @@ def windows(lists: Iterable[list[Stored]], restore: Callable[[Stored], int]) -> 
         window: list[Stored] = []
         weight = 0
         for line in found:
-            weight += restore(line)
-            window.append(line)
+            whole = restore(line)
+            if whole is not line:
+                weight += len(payload(whole) or b"")
+            window.append(whole)
             if weight >= WINDOW_BYTES or len(window) == WINDOW_LINES:
                 yield window
                 window, weight = [], 0

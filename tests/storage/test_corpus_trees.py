@@ -39,7 +39,7 @@ _HEADER = re.compile(rb'\{"type":"session","version":(\d+),("id":"[^"]*"),"times
 
 
 def convert(raw: bytes) -> bytes:
-    """pi's lines as ours: the same lines with the same breakage.
+    """The lines of pi as ours: the same lines with the same breakage.
 
     In pi the last entry is the leaf; where that is not what our rule says (a branch), a leaf fact follows at the end.
     """

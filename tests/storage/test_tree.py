@@ -164,7 +164,7 @@ def test_the_first_line(data: bytes, kind: str, version: int | None) -> None:
 
 ID = st.sampled_from(["a", "b", "c", "d", "a#2"])
 LINE = st.one_of(
-    st.builds(lambda i, p: update(i, p), ID, st.one_of(st.none(), ID)),
+    st.builds(update, ID, st.one_of(st.none(), ID)),
     st.builds(lambda i, p: entry("turn", i, p, 1, AT, b',"state":"running"'), ID, ID),
     st.builds(lambda i: fact("leaf", "f", 1, AT, b',"entry":' + encode(i)), st.one_of(st.none(), ID)),
     st.binary(max_size=20).map(lambda data: data + b"\n"),
