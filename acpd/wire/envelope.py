@@ -1,8 +1,8 @@
-"""The JSON-RPC 2.0 envelope: one line to its members, which stay raw bytes; and back.
+r"""The JSON-RPC 2.0 envelope: one line to its members, which stay raw bytes; and back.
 
 Nothing below the envelope is decoded here, so whatever a peer wrote can be passed on byte for byte.
-One exception: an escaped lone surrogate (`\\ud83d` without its other half) is no text that strict
-peers accept, so it becomes `\\ufffd` where the line comes in.
+One exception: an escaped lone surrogate (`\ud83d` without its other half) is no text that strict
+peers accept, so it becomes `\ufffd` where the line comes in.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from acpd import errors
 
 NULL = b"null"
 _ID = re.compile(rb'"|null$|-?[0-9]+$')
-_SURROGATE = re.compile(
-    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
-)
+_SURROGATE = re.compile(rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})")
 
 
 class Envelope(Struct, gc=False):
@@ -58,7 +56,8 @@ def decode(line: bytes) -> Envelope:
     try:
         return _decode(line)
     except msgspec.ValidationError:
-        raise errors.RequestError(errors.INVALID_REQUEST, "a message must be a JSON object; batches are not supported") from None
+        reason = "a message must be a JSON object; batches are not supported"
+        raise errors.RequestError(errors.INVALID_REQUEST, reason) from None
     except RecursionError:
         raise errors.RequestError(errors.PARSE_ERROR, "nested too deeply") from None
     except msgspec.DecodeError as error:
@@ -69,7 +68,7 @@ def decode(line: bytes) -> Envelope:
 
 
 def mend_surrogates(text: bytes) -> bytes:
-    """JSON text with each escaped lone surrogate replaced by `\\ufffd`."""
+    r"""JSON text with each escaped lone surrogate replaced by `\ufffd`."""
     return _SURROGATE.sub(lambda match: rb"\ufffd" if match[1] else match[0], text)
 
 

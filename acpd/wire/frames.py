@@ -14,6 +14,7 @@ from acpd.wire import blobs, splice
 CHUNKS = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk"})
 MAX_OUT = 30 * 1024 * 1024
 """Bytes of a payload that go out unchanged; TypeScript's SDK takes lines of 32 MiB."""
+_OURS = ("acpd.dev/seq", "acpd.dev/at")  # an agent that is an acpd itself has its own
 _HEAD = b'{"jsonrpc":"2.0","method":"session/update","params":'
 
 
@@ -61,25 +62,18 @@ def frame(
 
 
 def _rewritten(params: bytes, session: bytes, text: bytes, seq: int, at: str) -> bytes:
-    spans = splice.members(params)
-    edits = [(*spans["sessionId"], session), (*spans["update"], text)]
+    found = splice.entries(params)
+    place = {member.name: index for index, member in enumerate(found)}
+    gone = {index for index, member in enumerate(found) if place[member.name] != index}  # or the agent's own id would get out
+    edits = splice.cuts([(member.key, member.end) for member in found], gone)
+    edits += [(*found[place[name]][2:], value) for name, value in (("sessionId", session), ("update", text))]
     ours = b'"acpd.dev/seq":%d,"acpd.dev/at":"%b"' % (seq, at.encode())
-    if "_meta" not in spans:
+    if "_meta" not in place:
         return splice.add(splice.apply(params, edits), b'"_meta":{%b}' % ours)
-    start, end = spans["_meta"]
+    start, end = found[place["_meta"]][2:]
     meta = params[start:end]
-    edits.append((start, end, splice.add(meta, ours) if meta.startswith(b"{") else b"{%b}" % ours))
+    edits.append((start, end, splice.add(splice.remove(meta, _OURS), ours) if meta.startswith(b"{") else b"{%b}" % ours))
     return splice.apply(params, edits)
-
-
-def shortened(raw: bytes) -> bytes:
-    """This JSON with each string that stands in a blob replaced by a text that names the blob."""
-    text, offsets, _ = blobs.extract(raw)
-    edits = [
-        (start, end, b'"[acpd keeps %d bytes of this as blob %b]"' % (size, name.encode()))
-        for start, end, name, size in blobs.places(text, offsets)
-    ]
-    return splice.apply(text, edits)
 
 
 def with_message_id(text: bytes, message_id: str) -> bytes:
@@ -93,12 +87,6 @@ def with_message_id(text: bytes, message_id: str) -> bytes:
 
 def text_chunk(session: bytes, kind: str, block: bytes, seq: int, at: str, message_id: str) -> bytes:
     """A frame that acpd composes itself: one content block of a message, e.g. of a stored prompt."""
-    return b'%b{"sessionId":%b,"update":{"sessionUpdate":"%b","content":%b,"messageId":"%b"},"_meta":{"acpd.dev/seq":%d,"acpd.dev/at":"%b"}}}\n' % (
-        _HEAD,
-        session,
-        kind.encode(),
-        block,
-        message_id.encode(),
-        seq,
-        at.encode(),
-    )
+    chunk = b'{"sessionUpdate":"%b","content":%b,"messageId":"%b"}' % (kind.encode(), block, message_id.encode())
+    meta = b'{"acpd.dev/seq":%d,"acpd.dev/at":"%b"}' % (seq, at.encode())
+    return b'%b{"sessionId":%b,"update":%b,"_meta":%b}}\n' % (_HEAD, session, chunk, meta)

@@ -7,6 +7,10 @@ import time
 from collections.abc import Callable
 
 
+_LAST_MS = 2**48 - 1
+"""There is no id after this time; one that claims it (a damaged or forged log) is passed over."""
+
+
 class Ids:
     """UUIDv7 (RFC 9562 5.7) that only ever grow, also when the clock goes back.
 
@@ -22,6 +26,7 @@ class Ids:
         self._counter = 0
         self._random = int.from_bytes(os.urandom(8), "big")
         self._head = self._tail = ""
+        self._advance(0)  # a clock that stands at the epoch, or before it, gives ids as well
 
     def after(self, last: str) -> None:
         """Let every id that is made from now on be greater than `last`, if that is a UUIDv7."""
@@ -29,7 +34,7 @@ class Ids:
             ms = int(last[:8] + last[9:13], 16)
         except ValueError:
             return
-        if len(last) == 36 and last[14] == "7" and ms >= self._ms:
+        if len(last) == 36 and last[14] == "7" and self._ms <= ms < _LAST_MS:
             self._advance(ms)
             self._counter = 0xFFF
 

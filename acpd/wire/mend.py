@@ -55,10 +55,10 @@ def mend(shape: Any, raw: bytes, notes: list[str], path: str = "") -> bytes | No
 def fits(shape: Any, raw: bytes) -> bool:
     """Whether this text has exactly this shape, as far as msgspec decides it."""
     try:
-        decoder(shape).decode(raw)
+        value = decoder(shape).decode(raw)
     except FAULTS:
         return False
-    return True
+    return type(value) is not int or value < 2**64  # no integer of the protocol is longer; msgspec cannot say so
 
 
 def blame(shape: Any, raw: bytes, path: str) -> str:
