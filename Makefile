@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup run test check e2e e2e-full fmt wheel-test clean
+.PHONY: setup run test check e2e e2e-full fuzz soak bench fmt wheel-test clean
 
 setup: $(READY)
 
@@ -32,6 +32,15 @@ e2e: $(READY)
 e2e-full: $(READY)
 	$(BIN)/python -m pytest -q -m slow
 
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz
+
+soak: $(READY)
+	$(BIN)/python -m tests.soak
+
+bench: $(READY)
+	$(BIN)/python -m tests.bench
+
 fmt: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -40,5 +49,5 @@ wheel-test: $(READY)
 	$(BIN)/python tests/wheel.py
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .bench .fuzz
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

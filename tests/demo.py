@@ -98,7 +98,9 @@ def editor(env: dict[str, str], cwd: Path) -> Generator[Editor, None, None]:
         yield side
         if process.stdin is not None and not process.stdin.closed:
             process.stdin.close()
-        process.wait()
+        code = process.wait()
+        if code not in {0, -signal.SIGKILL} or (code and watch.finished.is_set()):
+            fail(f"acpd ended with {code} when its input ended")
     finally:
         watch.cancel()
         process.kill()
