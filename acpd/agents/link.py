@@ -140,6 +140,7 @@ class AgentLink:
         if self._process is not None:
             await self._process.stop(self.id, self._grace)
         self.on_gone(self)
+        await asyncio.to_thread(self._runtime.trim_stderr, self.id)
         await asyncio.to_thread(self._runtime.forget, self.id)
 
     # -- what the session says to it
@@ -215,7 +216,12 @@ class AgentLink:
         if primer:
             start, _ = splice.members(params)["prompt"]
             params = params[: start + 1] + b'{"type":"text","text":%b},' % encode(primer) + params[start + 1 :]
-        self.peer.call("session/prompt", params, then)
+
+        def answered(result: bytes | None, error: RequestError | None) -> None:
+            if error is None or not self.peer.closed:  # an agent that has ended says so by agent_lost, with the reason
+                then(result, error)
+
+        self.peer.call("session/prompt", params, answered)
 
     def translated(self, params: bytes) -> bytes:
         """A client's params with the agent's own session id."""

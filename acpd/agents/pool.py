@@ -17,7 +17,7 @@ from acpd.session import Settings
 from acpd.tasks import Tasks
 from acpd.wire.ids import Ids
 
-TRIM_EVERY = 5.0
+TRIM_EVERY = 2.0
 HIDDEN = "***"
 """Stands in a stored command for a value that is not stored."""
 

@@ -16,6 +16,8 @@ from acpd.agents.pool import HIDDEN, AgentPool, Host
 from acpd.config import AgentChoice
 from acpd.errors import AgentError, RequestError
 from acpd.session import LiveSession
+from acpd.storage.context import Context
+from acpd.storage.primer import prime
 from acpd.wire import frames, splice
 from acpd.wire.envelope import encode
 
@@ -131,8 +133,6 @@ class Restorer:
 
     async def _prime(self, session: LiveSession, link: AgentLink) -> None:
         """A new inner session is told the conversation with its first prompt, and the user is told so then."""
-        from acpd.storage.context import Context, prime
-
         context = Context()
         lines: list[bytes] = []
         async for window in session.store.journals.path(session.key):

@@ -89,8 +89,15 @@ def live(line: Stored, session: bytes, kinds: frozenset[str]) -> list[bytes]:
     """The frames of one stored line for a client that follows the log; none for what is no update to it.
 
     `session` is acpd's session id as JSON text; `kinds` the values of sessionUpdate that this client may get. Asks are not
-    updates and are the caller's. Raises msgspec.DecodeError for a line that is not what its type says.
+    updates and are the caller's. A line that is not what its type says has none either. Raises nothing.
     """
+    try:
+        return _live(line, session, kinds)
+    except mend.FAULTS:
+        return []
+
+
+def _live(line: Stored, session: bytes, kinds: frozenset[str]) -> list[bytes]:
     if line.type == "prompt":
         return _prompt(line, session)
     if line.params is UNSET or line.kind not in kinds or line.method:
@@ -179,7 +186,7 @@ class Replay:
 
     def _emit(self, out: list[bytes], line: Stored) -> None:
         try:
-            out += live(line, self._session, self._kinds)
+            out += _live(line, self._session, self._kinds)
         except mend.FAULTS:
             self.unreadable += 1
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from acpd.wire import blobs, splice
+from acpd.wire import splice
 
 CHUNKS = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk"})
 MAX_OUT = 30 * 1024 * 1024
@@ -74,6 +74,16 @@ def _rewritten(params: bytes, session: bytes, text: bytes, seq: int, at: str) ->
     meta = params[start:end]
     edits.append((start, end, splice.add(splice.remove(meta, _OURS), ours) if meta.startswith(b"{") else b"{%b}" % ours))
     return splice.apply(params, edits)
+
+
+def shortened(raw: bytes) -> bytes:
+    """This JSON with each string that stands in a blob replaced by a text that names the blob."""
+    text, offsets, _ = blobs.extract(raw)
+    edits = [
+        (start, end, b'"[acpd keeps %d bytes of this as blob %b]"' % (size, name.encode()))
+        for start, end, name, size in blobs.places(text, offsets)
+    ]
+    return splice.apply(text, edits)
 
 
 def with_message_id(text: bytes, message_id: str) -> bytes:

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 
-
 _LAST_MS = 2**48 - 1
 """There is no id after this time; one that claims it (a damaged or forged log) is passed over."""
 

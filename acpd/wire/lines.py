@@ -63,7 +63,7 @@ class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
     id: str
     seq: int = 0
     at: str = ""
-    parentId: str | None | UnsetType = UNSET
+    parentId: str | UnsetType | None = UNSET
     src: tuple[str, int] | None = None
     kind: str = ""
     params: Raw | UnsetType = UNSET

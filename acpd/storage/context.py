@@ -1,0 +1,468 @@
+"""The context of a session: what a model would be given now, folded from the log along the current branch.
+
+Lines of the context file (docs/architecture.md, "Layout on disk"):
+
+    {"type":"message","id","parentId","at","role":"user|assistant|tool","content":[...],"toolCallId"?,"toolCalls"?}
+    {"type":"summary","id","at","text","upTo"}
+
+- A message has the id of the entry of its first chunk; a tool's result that of the last entry that spoke of it, or, where
+  only the call's own did, that id with "-result". `parentId` is the line before.
+- Every call has exactly one result, behind the message that made it and before the next. A turn that is over leaves none
+  open: "[interrupted: no result]". What an agent says of a call after its turn is no part of the context.
+- Thoughts, plans and notices are not given to a model. A completed compaction is a summary of every line up to `upTo`: the
+  id in the entry's `entry` if it names one, else the line before.
+
+A turn is folded when it is over, so folding turn by turn gives the same lines as folding all at once.
+
+`prime` makes text of the lines for an agent that has to begin anew.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from acpd.storage import slots
+from acpd.wire import blocks, mend, updates
+from acpd.wire.lines import Stored
+
+INTERRUPTED = "[interrupted: no result]"
+NO_OUTPUT = "[no output]"
+FAILED = "[failed: no output]"
+NO_TERMINAL = "[terminal output is not kept]"
+
+HEAD = (
+    "This session was begun earlier, and your own memory of it is gone. What follows is the record of the conversation so far. "
+    "Do not answer it again; go on from it."
+)
+PARTS = 5
+"""No single message, result or summary takes more than this part of the room."""
+
+_SPEAKERS = {"user": "User", "assistant": "Assistant", "tool": "Result", "system": "System"}
+_DONE = frozenset({"completed", "failed"})
+_ROLES: dict[str, Literal["user", "assistant"]] = {"user_message_chunk": "user", "agent_message_chunk": "assistant"}
+_FOLDED = frozenset({*_ROLES, "tool_call", "tool_call_update", "compaction_update", "compaction_summary_chunk"})
+
+
+class Call(Struct, gc=False):
+    """A tool call as the model made it."""
+
+    toolCallId: str
+    title: str = ""
+    kind: str | UnsetType = UNSET
+    rawInput: Raw | UnsetType = UNSET
+
+
+class Message(Struct, gc=False, kw_only=True, tag_field="type", tag="message"):
+    """One line of the context file. `content` holds ACP content blocks."""
+
+    id: str
+    parentId: str | None = None
+    at: str = ""
+    role: Literal["user", "assistant", "tool", "system"]
+    content: list[Raw]
+    toolCallId: str | UnsetType = UNSET
+    toolCalls: list[Call] | UnsetType = UNSET
+
+
+class Summary(Struct, gc=False, kw_only=True, tag_field="type", tag="summary"):
+    """What stands for every line up to and with `upTo`; None: there was none."""
+
+    id: str
+    at: str = ""
+    text: str
+    upTo: str | None = None
+
+
+Line = Message | Summary
+
+
+class _Content(Struct, gc=False):
+    content: Raw
+
+
+class _ContentParams(Struct, gc=False):
+    update: _Content
+
+
+class _PlainText(Struct, gc=False, forbid_unknown_fields=True, tag_field="type", tag="text"):
+    text: str
+
+
+decode_line = msgspec.json.Decoder(Line).decode
+_decode_content = msgspec.json.Decoder(_ContentParams).decode
+_decode_plain = msgspec.json.Decoder(_PlainText).decode
+_decode_array = msgspec.json.Decoder(list[Raw]).decode
+_decode_block = msgspec.json.Decoder(blocks.ContentBlock).decode
+_decode_any = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+def context_lines(entries: Iterable[Stored], parent: str | None = None) -> bytes:
+    """The context lines of whole turns, each with its newline. `parent` is the id of the last line before them."""
+    context = Context(parent)
+    return context.feed(entries) + context.finish()
+
+
+class Context:
+    """Folds a path: `feed` the windows in order, then `finish`. A turn's lines come out when it is over.
+
+    Holds one turn at most. A file that grows is continued by `Context(parent)` from the entries after `seq`; as long as a turn
+    runs it is not finished. A line that cannot be read as its kind says is left out and counted in `unreadable`.
+    """
+
+    __slots__ = ("_calls", "_compactions", "_done", "_last", "_message", "_turn", "parent", "seq", "unreadable")
+
+    def __init__(self, parent: str | None = None) -> None:
+        self.parent = parent
+        """The id of the last line that came out."""
+        self.seq = 0
+        """Of the last entry whose turn came out."""
+        self.unreadable = 0
+        self._last = 0
+        self._done: list[bytes] = []
+        self._turn: list[Message | _Said | _Compacted] = []
+        self._message: _Said | None = None
+        self._calls: dict[str, _Called] = {}
+        self._compactions: dict[str, _Compacted] = {}
+
+    def feed(self, lines: Iterable[Stored]) -> bytes:
+        """The lines of the turns that ended in this window."""
+        for line in lines:
+            try:
+                self._add(line)
+            except mend.FAULTS:
+                self.unreadable += 1
+            self._last = line.seq
+        done, self._done = self._done, []
+        return b"".join(done)
+
+    def finish(self) -> bytes:
+        """The lines of the turn that is left, if any; its open calls are interrupted."""
+        self._end()
+        done, self._done = self._done, []
+        return b"".join(done)
+
+    def _add(self, line: Stored) -> None:
+        if line.type == "prompt":
+            self._end()
+            content = [] if line.prompt is UNSET else [block.copy() for block in _decode_array(line.prompt)]
+            self._turn.append(Message(id=line.id, at=line.at, role="user", content=content))
+        elif line.type == "turn" and line.state != "running":
+            self._last = line.seq
+            self._end()
+        elif line.type in {"update", "compaction"} and line.kind in _FOLDED:
+            found = slots.sound(line)
+            if found is None:
+                return
+            if found[1] is None or found[1].__struct_config__.tag != line.kind:
+                raise msgspec.DecodeError("not of the kind that the line says")
+            self._update(*found)
+
+    def _update(self, line: Stored, seen: Any) -> None:
+        match seen:
+            case updates.ToolCall() | updates.ToolCallUpdate():
+                self._call(line, seen)
+            case updates.CompactionUpdate() | updates.CompactionSummaryChunk():
+                self._compaction(line, seen)
+            case _:
+                self._chunk(line, line.messageId or seen.messageId or "")
+
+    def _chunk(self, line: Stored, name: str) -> None:
+        message = self._message
+        role = _ROLES[line.kind]
+        if message is None or message.role != role or message.name != name:
+            message = self._begin(line, role, name)
+        message.add(_decode_content(slots.params_of(line)).update.content)
+
+    def _begin(self, line: Stored, role: Literal["user", "assistant"], name: str) -> _Said:
+        message = self._message = _Said(line, role, name)
+        self._turn.append(message)
+        return message
+
+    def _call(self, line: Stored, seen: updates.ToolCall | updates.ToolCallUpdate) -> None:
+        called = self._calls.get(seen.toolCallId)
+        if called is not None:
+            called.id = line.id
+            called.at = line.at
+        elif isinstance(seen, updates.ToolCallUpdate):
+            return  # no result without its call
+        else:
+            called = self._calls[seen.toolCallId] = _Called(line, seen.toolCallId)
+            message = self._message
+            if message is None or message.role != "assistant" or message.answered:
+                message = self._begin(line, "assistant", "")
+            message.calls.append(called)
+        called.patch(seen)
+
+    def _compaction(self, line: Stored, seen: updates.CompactionUpdate | updates.CompactionSummaryChunk) -> None:
+        compacted = self._compactions.setdefault(seen.compactionId, _Compacted())
+        if isinstance(seen, updates.CompactionSummaryChunk):
+            compacted.text += block_text(seen.content)
+            return
+        if seen.summary is not UNSET:
+            compacted.text = "".join(map(block_text, seen.summary or []))
+        if seen.status == "completed" and not compacted.id:
+            compacted.id = line.id
+            compacted.at = line.at
+            compacted.up_to = line.entry
+            self._turn.append(compacted)
+            self._message = None
+
+    def _end(self) -> None:
+        for item in self._turn:
+            if isinstance(item, Message):
+                self._write(item)
+            elif isinstance(item, _Said):
+                self._write(item.line())
+                for called in item.calls:
+                    self._write(called.line())
+            elif item.text:
+                self._write(Summary(id=item.id, at=item.at, text=item.text, upTo=item.up_to or self.parent))
+        self._turn = []
+        self._message = None
+        self._calls = {}
+        self._compactions = {}
+        self.seq = self._last
+
+    def _write(self, line: Line) -> None:
+        if isinstance(line, Message):
+            line.parentId = self.parent
+        self.parent = line.id
+        self._done.append(_encode(line) + b"\n")
+
+
+class _Said:
+    """A message of the turn that is being folded."""
+
+    __slots__ = ("_blocks", "_texts", "at", "calls", "id", "name", "role")
+
+    role: Literal["user", "assistant"]
+
+    def __init__(self, line: Stored, role: Literal["user", "assistant"], name: str) -> None:
+        self.id = line.id
+        self.at = line.at
+        self.role = role
+        self.name = name
+        self.calls: list[_Called] = []
+        self._blocks: list[Raw] = []
+        self._texts: list[str] = []
+
+    @property
+    def answered(self) -> bool:
+        """Whether it made calls and has all their results: a further call was made with the knowledge of them."""
+        return bool(self.calls) and all(called.status in _DONE for called in self.calls)
+
+    def add(self, block: Raw) -> None:
+        try:
+            self._texts.append(_decode_plain(block).text)
+        except msgspec.DecodeError:
+            self._flow()
+            self._blocks.append(block.copy())
+
+    def _flow(self) -> None:
+        if self._texts:
+            self._blocks.append(text_block("".join(self._texts)))
+            self._texts = []
+
+    def line(self) -> Message:
+        self._flow()
+        calls = [called.call for called in self.calls] or UNSET
+        return Message(id=self.id, at=self.at, role=self.role, content=self._blocks, toolCalls=calls)
+
+
+class _Called:
+    """A call of the turn that is being folded, and what came of it."""
+
+    __slots__ = ("_content", "_output", "at", "call", "id", "status")
+
+    def __init__(self, line: Stored, name: str) -> None:
+        self.call = Call(name)
+        self.id = f"{line.id}-result"
+        self.at = line.at
+        self.status = ""
+        self._content: list[blocks.ToolCallContent] = []
+        self._output: Raw | None = None
+
+    def patch(self, seen: updates.ToolCall | updates.ToolCallUpdate) -> None:
+        """ACP v1 ToolCallUpdate: omitted or null is unchanged, everything else replaces."""
+        self.call.title = seen.title or self.call.title
+        self.call.kind = seen.kind or self.call.kind
+        self.status = seen.status or self.status
+        if seen.content is not UNSET and seen.content is not None:
+            self._content = seen.content
+        if seen.rawInput is not UNSET and bytes(seen.rawInput) != b"null":
+            self.call.rawInput = seen.rawInput.copy()
+        if seen.rawOutput is not UNSET and bytes(seen.rawOutput) != b"null":
+            self._output = seen.rawOutput.copy()
+
+    def line(self) -> Message:
+        return Message(
+            id=self.id, at=self.at, role="tool", content=[text_block(self._result())], toolCallId=self.call.toolCallId
+        )
+
+    def _result(self) -> str:
+        said = "\n".join(map(_result_text, self._content))
+        if not said and self._output is not None:
+            value = _decode_any(self._output)
+            said = value if isinstance(value, str) else bytes(self._output).decode()
+        if self.status in _DONE:
+            return said or (FAILED if self.status == "failed" else NO_OUTPUT)
+        return f"{said}\n{INTERRUPTED}" if said else INTERRUPTED
+
+
+class _Compacted:
+    """A compaction of the turn that is being folded."""
+
+    __slots__ = ("at", "id", "text", "up_to")
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.at = ""
+        self.text = ""
+        self.up_to: str | None = None
+
+
+def text_block(text: str) -> Raw:
+    return Raw(b'{"type":"text","text":%b}' % _encode(text))
+
+
+def block_text(block: blocks.ContentBlock) -> str:
+    """What of a content block can be said in words."""
+    match block:
+        case blocks.Text():
+            return block.text
+        case blocks.ResourceLink():
+            return f"[{block.name}: {block.uri}]"
+        case blocks.Resource():
+            return f"[{block.resource.uri}]\n{block.resource.text or ''}".rstrip()
+        case blocks.Image() | blocks.Audio():
+            return f"[{block.mimeType}]"
+
+
+def _result_text(item: blocks.ToolCallContent) -> str:
+    match item:
+        case blocks.Content():
+            return block_text(item.content)
+        case blocks.Diff():
+            return f"[changed {item.path}]"
+        case blocks.Terminal():
+            return NO_TERMINAL
+
+
+class _Piece(NamedTuple):
+    """What is told or left out as one. `first` is the number, from 0, of its first line in the context."""
+
+    first: int
+    text: str
+
+
+def prime(lines: Iterable[bytes | Line], budget_chars: int) -> str:
+    """The text for a new inner session, of at most `budget_chars` characters; empty if there is nothing to tell.
+
+    Newest first within the bound, told oldest first; a call and its result stay together; what is missing is named; a summary
+    stands for the lines that it covers. `lines` are those of the context file without its header, decoded or not. Raises
+    msgspec.DecodeError for any other.
+    """
+    record = _Record(budget_chars - len(HEAD) - 120)  # for the notice and the gaps
+    for line in lines:
+        record.add(decode_line(line) if isinstance(line, bytes) else line)
+    if record.count == 0:
+        return ""
+    return "\n\n".join([HEAD, *record.told()])[: max(budget_chars, 0)]
+
+
+class _Record:
+    """The newest pieces that fit into `room` characters."""
+
+    def __init__(self, room: int) -> None:
+        self.count = 0
+        """Lines so far."""
+        self._room = max(room, 0)
+        self._bound = self._room // PARTS
+        self._pieces: deque[_Piece] = deque()
+        self._size = 0
+        self._summary = ""
+        self._covered = 0
+        self._numbers: dict[str, int] = {}
+        self._calls: dict[str, Call] = {}
+        self._silent: int | None = None
+
+    def add(self, line: Line) -> None:
+        if isinstance(line, Summary):
+            self._cut(line)
+        elif line.role == "tool":
+            self._result(line)
+        else:
+            self._message(line)
+        self.count += 1
+        self._numbers[line.id] = self.count
+
+    def _message(self, line: Message) -> None:
+        text = _text(line.content)
+        self._calls = {call.toolCallId: call for call in line.toolCalls or []}
+        self._silent = None
+        if text or not self._calls:
+            self._keep(self.count, f"{_SPEAKERS[line.role]}: {self._clipped(text)}")
+        else:
+            self._silent = self.count  # told by its calls
+
+    def _result(self, line: Message) -> None:
+        call = self._calls.pop(line.toolCallId or "", None)
+        if call is None:
+            return  # no result without its call
+        given = "" if call.rawInput is UNSET else bytes(call.rawInput).decode()
+        made = f"Tool call: {self._clipped(call.title or call.toolCallId)} {self._clipped(given)}".rstrip()
+        first = self.count if self._silent is None else self._silent
+        self._silent = None
+        self._keep(first, f"{made}\nResult: {self._clipped(_text(line.content))}")
+
+    def _keep(self, first: int, text: str) -> None:
+        self._pieces.append(_Piece(first, text))
+        self._size += len(text) + 2
+        self._fit()
+
+    def _fit(self) -> None:
+        while self._pieces and self._size + len(self._summary) > self._room:
+            self._drop()
+
+    def _drop(self) -> None:
+        self._size -= len(self._pieces.popleft().text) + 2
+
+    def _cut(self, line: Summary) -> None:
+        """Forget what the summary covers. One whose `upTo` is not known covers everything before it."""
+        self._covered = 0 if line.upTo is None else self._numbers.get(line.upTo, self.count)
+        while self._pieces and self._pieces[0].first < self._covered:
+            self._drop()
+        self._summary = f"Summary of what came before: {self._clipped(line.text)}"
+        self._numbers = {name: number for name, number in self._numbers.items() if number > self._covered}
+        self._fit()
+
+    def told(self) -> list[str]:
+        """The summary, the notice of what is missing, and the pieces, oldest first."""
+        first = self._pieces[0].first if self._pieces else self.count
+        missing = first - self._covered
+        notice = [f"[{missing} earlier message{'s are' if missing > 1 else ' is'} left out here]"] if missing > 0 else []
+        summary = [self._summary] if self._summary else []
+        return [*summary, *notice, *(piece.text for piece in self._pieces)]
+
+    def _clipped(self, text: str) -> str:
+        if len(text) <= self._bound:
+            return text
+        half = self._bound // 2
+        return f"{text[:half]} [... {len(text) - 2 * half} characters left out ...] {text[len(text) - half :]}"
+
+
+def _text(content: list[Raw]) -> str:
+    return "\n".join(filter(None, map(_said, content)))
+
+
+def _said(block: Raw) -> str:
+    try:
+        return block_text(_decode_block(block))
+    except mend.FAULTS:
+        return "[content that cannot be shown]"
