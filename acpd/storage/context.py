@@ -159,8 +159,6 @@ class Context:
             found = slots.sound(line)
             if found is None:
                 return
-            if found[1] is None or found[1].__struct_config__.tag != line.kind:
-                raise msgspec.DecodeError("not of the kind that the line says")
             self._update(*found)
 
     def _update(self, line: Stored, seen: Any) -> None:

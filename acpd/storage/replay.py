@@ -224,8 +224,6 @@ class Replay:
         found = slots.sound(line)
         if found is None:
             return
-        if found[1] is None or found[1].__struct_config__.tag != line.kind:
-            raise msgspec.DecodeError("not of the kind that the line says")
         line, seen = found
         match line.kind:
             case "tool_call" | "tool_call_update":
@@ -248,7 +246,7 @@ class Replay:
         if given and self._continued(line, given):
             return  # the look at the token was enough
         try:
-            name = _decode_plain(slots.params_of(line)).update.messageId or ""
+            plain = _decode_plain(slots.params_of(line)).update
         except mend.FAULTS:
             found = slots.sound(line)
             if found is None:
@@ -256,6 +254,10 @@ class Replay:
             line, seen = found
             own = getattr(seen, "messageId", None)
             name = own if isinstance(own, str) else ""
+        else:
+            if plain.sessionUpdate != line.kind:
+                raise msgspec.DecodeError("not of the kind that the line says")
+            name = plain.messageId or ""
         if not given and self._continued(line, name):
             return
         self._end_message()

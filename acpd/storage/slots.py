@@ -156,7 +156,7 @@ def sound(line: Stored) -> tuple[Stored, Any] | None:
     """
     params = params_of(line)
     try:
-        return line, _decode_sound(params).update
+        return line, _of_kind(line, _decode_sound(params).update)
     except mend.FAULTS:
         text = bytes(frames.decode_params(params).update)
     sendable = updates.look(text).sendable
@@ -165,9 +165,17 @@ def sound(line: Stored) -> tuple[Stored, Any] | None:
     if sendable is not text:
         line = msgspec.structs.replace(line, params=Raw(splice.replace(bytes(params), "update", sendable)))
     try:
-        return line, _decode_sound(params_of(line)).update
+        seen = _decode_sound(params_of(line)).update
     except mend.FAULTS:
         return line, None  # a config option with groups: valid, but no shape of one decoder
+    return line, _of_kind(line, seen)
+
+
+def _of_kind(line: Stored, seen: updates.Update) -> updates.Update:
+    """The line's kind is what clients are told apart by, so it must be true."""
+    if seen.__struct_config__.tag != line.kind:
+        raise msgspec.DecodeError("not of the kind that the line says")
+    return seen
 
 
 def _patched(lines: list[Stored]) -> _Members:

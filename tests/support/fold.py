@@ -88,7 +88,7 @@ class _Folder:
         identifier = update.pop("messageId", None)
         message = self.named.get((kind, identifier)) if identifier is not None else self._adjacent(kind)
         if message is None:
-            message = {"message": kind, "blocks": []}
+            message = Json(message=kind, blocks=[])
             self.view.timeline.append(message)
             self.ids.append((kind, identifier))
             if identifier is not None:
@@ -117,15 +117,17 @@ class _Folder:
         name = update.pop("compactionId")
         if name not in self.view.compactions:
             self.view.timeline.append({"compaction": name})
-        entity: Json = self.view.compactions.setdefault(name, {"summary": []})
+            self.view.compactions[name] = {"summary": []}
+        entity = self.view.compactions[name]
+        summary: list[Json] = entity["summary"]
         if kind == "compaction_summary_chunk":
-            append_block(entity["summary"], update["content"])
+            append_block(summary, update["content"])
             return
         for key, value in update.items():
             if key == "summary":
-                entity["summary"] = []
+                summary.clear()
                 for block in value or []:
-                    append_block(entity["summary"], block)
+                    append_block(summary, block)
             elif value is None:
                 entity.pop(key, None)
             else:
