@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from acpd.wire import splice
+from acpd.wire import blobs, splice
 
 CHUNKS = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk"})
 MAX_OUT = 30 * 1024 * 1024

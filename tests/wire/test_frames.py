@@ -108,6 +108,19 @@ def test_a_message_id_is_added_or_takes_the_place_of_null(before: bytes, after: 
     assert after == frames.with_message_id(before, "m")
 
 
+@pytest.mark.parametrize("params", [b'{"sessionId":"s","update":%b}', b'{ "update":%b,"sessionId":"s"}'])
+def test_a_payload_above_the_limit_names_its_blobs(monkeypatch: pytest.MonkeyPatch, params: bytes) -> None:
+    """Its big strings are replaced by a text that names the blob; a payload below the limit goes out unchanged."""
+    big = "x" * 100_000
+    text = params % json.dumps({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": big}}).encode()
+    assert params_of(frames.update(text, b'"o"', 7, AT))["update"]["content"]["text"] == big
+    monkeypatch.setattr(frames, "MAX_OUT", len(text) - 1)
+    frame = frames.update(text, b'"o"', 7, AT)
+    WireCheck().sent_by_acpd_to_client(frame)
+    assert params_of(frame)["update"]["content"]["text"].startswith("[acpd keeps ")
+    assert len(frame) < 1000
+
+
 def test_a_composed_chunk_is_valid() -> None:
     """A block of a stored prompt becomes a user_message_chunk of its own."""
     frame = frames.text_chunk(b'"o"', "user_message_chunk", b'{"type":"text","text":"x"}', 7, AT, "m")

@@ -163,8 +163,8 @@ def test_tool_calls_name_their_call(kind: str, more: dict[str, Any]) -> None:
 def test_repair_leaves_every_other_byte() -> None:
     """Key order, white space, number spelling, escapes and unknown members stay as the agent wrote them."""
     before = (
-        b'{ "sessionUpdate" : "tool_call","kind":"dance" ,\n"toolCallId":"t\\u0031", "title":"\xc3\xa9" , "locations":[ {"path":"/a","line":-1} , 5,'
-        b'{"path":"/b","x":1.50e1}],"rawInput":{"n":1E2, "n":3},"extra":[ 1,2 ], "status":"odd" }'
+        b'{ "sessionUpdate" : "tool_call","kind":"dance" ,\n"toolCallId":"t\\u0031", "title":"\xc3\xa9" , '
+        b'"locations":[ {"path":"/a","line":-1} , 5,{"path":"/b","x":1.50e1}],"rawInput":{"n":1E2, "n":3},"extra":[ 1,2 ], "status":"odd" }'
     )
     after = (
         b'{ "sessionUpdate" : "tool_call","toolCallId":"t\\u0031", "title":"\xc3\xa9" , "locations":[ {"path":"/a"} , '
