@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
+from acpd.cli import output
 from acpd.config import Config
 from acpd.errors import SessionNotFound, StoreError
 from acpd.storage.contract import Backend, Catalog, Journals, Key, Row
@@ -35,11 +36,19 @@ async def opened(config: Config) -> AsyncGenerator[Store, None]:
     if backend.journals is None or backend.catalog is None:
         raise StoreError("read", config.storage.path, cause=f"the backend {config.storage.backend} has no logs")
     try:
-        await backend.catalog.recover(backend.journals)
+        await _bring_up_to_date(backend.catalog, backend.journals)
         yield Store(backend.journals, backend.catalog)
     finally:
         await backend.catalog.close()
         await backend.session.close()
+
+
+async def _bring_up_to_date(catalog: Catalog, journals: Journals) -> None:
+    """Where the store may only be read, what the catalog knows already has to do."""
+    try:
+        await catalog.recover(journals)
+    except StoreError as error:
+        output.complain(f"the listing may be behind: {error}")
 
 
 async def resolve(store: Store, prefix: str, user: str | None) -> Key:
