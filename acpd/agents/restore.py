@@ -16,8 +16,7 @@ from acpd.agents.pool import HIDDEN, AgentPool, Host
 from acpd.config import AgentChoice
 from acpd.errors import AgentError, RequestError
 from acpd.session import LiveSession
-from acpd.storage.context import Context
-from acpd.storage.primer import prime
+from acpd.storage.context import Context, prime
 from acpd.wire import frames, splice
 from acpd.wire.envelope import encode
 
