@@ -70,7 +70,8 @@ def test_any_params_are_valid_or_invalid_params(method: str, value: Any, data: s
 @pytest.mark.parametrize("method", sorted(set(PARSERS) - {"session/list", "logout"}))
 def test_required_params_must_be_an_object(method: str) -> None:
     """Missing, null, an array or text instead of an object is -32602."""
-    for params in (UNSET, None, [], "x", 5):
+    wrong: list[Any] = [UNSET, None, [], "x", 5]
+    for params in wrong:
         assert refused(PARSERS[method], params).startswith("params")
 
 

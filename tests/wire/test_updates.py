@@ -162,14 +162,18 @@ def test_tool_calls_name_their_call(kind: str, more: dict[str, Any]) -> None:
 
 def test_repair_leaves_every_other_byte() -> None:
     """Key order, white space, number spelling, escapes and unknown members stay as the agent wrote them."""
+    head, name = b'{ "sessionUpdate" : "tool_call",', b'"toolCallId":"t\\u0031", "title":"\xc3\xa9" , '
+    last, rest = b'{"path":"/b","x":1.50e1}],', b'"rawInput":{"n":1E2, "n":3},"extra":[ 1,2 ]'
     before = (
-        b'{ "sessionUpdate" : "tool_call","kind":"dance" ,\n"toolCallId":"t\\u0031", "title":"\xc3\xa9" , '
-        b'"locations":[ {"path":"/a","line":-1} , 5,{"path":"/b","x":1.50e1}],"rawInput":{"n":1E2, "n":3},"extra":[ 1,2 ], "status":"odd" }'
+        head
+        + b'"kind":"dance" ,\n'
+        + name
+        + b'"locations":[ {"path":"/a","line":-1} , 5,'
+        + last
+        + rest
+        + b', "status":"odd" }'
     )
-    after = (
-        b'{ "sessionUpdate" : "tool_call","toolCallId":"t\\u0031", "title":"\xc3\xa9" , "locations":[ {"path":"/a"} , '
-        b'{"path":"/b","x":1.50e1}],"rawInput":{"n":1E2, "n":3},"extra":[ 1,2 ] }'
-    )
+    after = head + name + b'"locations":[ {"path":"/a"} , ' + last + rest + b" }"
     seen = look(before)
     assert after == seen.sendable
     assert "kind" in seen.warning
