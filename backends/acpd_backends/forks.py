@@ -33,13 +33,17 @@ def write_fork(log: LogFile, target: LogPaths, header: Header, entry: str | None
     temp = target.log.with_name(f"{target.log.name}.{os.getpid()}.tmp")
     fd = files.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
-        files.write_all(fd, header_line(header))
-        for batch in _batches(_lines(log, tree, path, target, files)):
-            files.write_all(fd, batch)
-        files.fdatasync(fd)
-    finally:
-        files.close(fd)
-    files.replace(temp, target.log)
+        try:
+            files.write_all(fd, header_line(header))
+            for batch in _batches(_lines(log, tree, path, target, files)):
+                files.write_all(fd, batch)
+            files.fdatasync(fd)
+        finally:
+            files.close(fd)
+        files.replace(temp, target.log)
+    except OSError:
+        files.unlink(temp)
+        raise
     files.sync_folder(target.folder)
 
 

@@ -168,9 +168,15 @@ class JsonlJournal(Journal, Syncable):
             except StoreError:
                 self._store.keep(self)
                 raise
-            await self.index()
-            descriptor, self._fd = self._fd, -1
-            await self._store.call("close", self.key, self._files.close, descriptor)
+            try:
+                await self.index()
+            finally:
+                await self._store.call("close", self.key, self.abandon)
+
+    def abandon(self) -> None:
+        """Close the file and nothing else. Blocks."""
+        descriptor, self._fd = self._fd, -1
+        self._files.close(descriptor)
 
 
 def _sync(files: Files, descriptor: int, folder: Path | None) -> None:
@@ -213,6 +219,8 @@ def update_index(paths: LogPaths, files: Files) -> None:
     """Bring the index file up to date with the log. It is a cache: what fails is not told."""
     try:
         with LogFile(paths) as log:
+            if (saved := logfile.last_saved(log)) is not None and saved[0] == log.size:
+                return
             try:
                 index, _ = logfile.current_index(log)
             except Irregular:
@@ -276,28 +284,50 @@ class JsonlJournals(Journals):
         self._open[journal.paths.log] = journal
 
     async def create(self, key: Key, header: Header, /) -> JsonlJournal:
-        descriptor = await self.call("create", key, self._create, key)
+        """See Journals. Cancelling it may leave an empty log."""
+        return await self._opening(partial(self._create, key, header), "create", key)
+
+    async def open(self, key: Key, /) -> JsonlJournal:
+        """See Journals. Cancelling it closes the log again; its tail may have been mended."""
+        try:
+            return await self._opening(partial(self._open_log, key), "open", key)
+        except FileNotFoundError as error:
+            raise SessionNotFound(key.session) from error
+
+    async def _opening(self, work: Callable[[], JsonlJournal], operation: str, key: Key) -> JsonlJournal:
+        """The journal that `work` opens in a thread; if nobody waits for it any more it is closed. Raises FileNotFoundError."""
+        opening = asyncio.get_running_loop().run_in_executor(None, work)
+        try:
+            journal = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(self._abandoned)
+            raise
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise failed(operation, f"session {key.session}", error) from error
+        self.keep(journal)
+        return journal
+
+    def _abandoned(self, opening: asyncio.Future[JsonlJournal]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            asyncio.get_running_loop().run_in_executor(None, opening.result().abandon)
+
+    def _create(self, key: Key, header: Header) -> JsonlJournal:
+        try:
+            self.layout.make(key, "sessions", sync=self.power_safe, files=self.files)
+            descriptor = self.files.open_append(self.paths(key).log, create=True)
+        except FileExistsError as error:
+            raise StoreError("create", f"session {key.session}", cause="there is a log of it already") from error
+        except FileNotFoundError as error:
+            raise failed("create", f"session {key.session}", error) from error
         fold = Fold()
         fold.created_at = header.createdAt
         journal = JsonlJournal(self, key, header, fold, descriptor, 0)
         journal.append(header_line(header))
-        self.keep(journal)
         return journal
 
-    def _create(self, key: Key) -> int:
-        self.layout.make(key, "sessions", sync=self.power_safe, files=self.files)
-        try:
-            return self.files.open_append(self.paths(key).log, create=True)
-        except FileExistsError as error:
-            raise StoreError("create", f"session {key.session}", cause="there is a log of it already") from error
-
-    async def open(self, key: Key, /) -> JsonlJournal:
-        header, fold, descriptor, size = await self._look("open", key, self._open_log, key)
-        journal = JsonlJournal(self, key, header, fold, descriptor, size)
-        self.keep(journal)
-        return journal
-
-    def _open_log(self, key: Key) -> tuple[Header, Fold, int, int]:
+    def _open_log(self, key: Key) -> JsonlJournal:
         paths = self.paths(key)
         with LogFile(paths) as log:
             _check_writable(log, key)
@@ -310,7 +340,7 @@ class JsonlJournals(Journals):
             opened.fold.warnings.append(warning)
         with contextlib.suppress(OSError):  # a cache
             write_index(paths, opened.index, self.files)
-        return opened.header, opened.fold, self.files.open_append(paths.log, create=False), size
+        return JsonlJournal(self, key, opened.header, opened.fold, self.files.open_append(paths.log, create=False), size)
 
     async def peek(self, key: Key, /) -> tuple[Header, Fold]:
         opened = await self._look("read", key, self._peek, key)

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 from acpd.errors import SessionBusy
@@ -45,23 +46,29 @@ class FlockLease(Lease):
         return self._layout.private(key.user) / "locks" / name
 
     async def take(self, key: Key, /) -> None:
-        """See Lease. Raises StoreError where the file cannot be made. Cancelling it may leave the lease taken."""
+        """See Lease. Raises StoreError where the file cannot be made. Cancelling it gives the lease up again."""
         path = self.path(key)
         if path in self._held:
             raise SessionBusy(key.session, os.getpid())
         self._held[path] = None
+        taking = asyncio.get_running_loop().run_in_executor(None, self._take, path)
         try:
-            descriptor = await asyncio.to_thread(self._take, path)
-        except BlockingIOError:
+            self._held[path] = await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            taking.add_done_callback(partial(self._unwanted, path))
+            raise
+        except OSError as error:
+            del self._held[path]
+            if not isinstance(error, BlockingIOError):
+                raise failed("lock", f"session {key.session}", error) from error
             pid = await asyncio.to_thread(_pid_in, path)
             raise SessionBusy(key.session, pid) from None
-        except OSError as error:
-            raise failed("lock", f"session {key.session}", error) from error
-        else:
-            self._held[path] = descriptor
-        finally:
-            if self._held.get(path) is None:
-                self._held.pop(path, None)
+
+    def _unwanted(self, path: Path, taking: asyncio.Future[int]) -> None:
+        """Whoever wanted this lease was cancelled before it was there."""
+        self._held.pop(path, None)
+        if taking.exception() is None:
+            asyncio.get_running_loop().run_in_executor(None, self._give_up, path, taking.result())
 
     def _take(self, path: Path) -> int:
         """Raises BlockingIOError if somebody else has it, OSError."""

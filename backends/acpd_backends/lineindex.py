@@ -287,6 +287,11 @@ def sound(data: bytes) -> bytes | None:
     return data if set(data[_KIND::SIZE]) <= _KINDS else None
 
 
+def is_branched(data: bytes) -> bool:
+    """Whether the log had branched by the last of these records."""
+    return bool(data[len(data) - SIZE + _FLAGS] & _BRANCHED)
+
+
 def last_record(data: bytes) -> tuple[int, int, int]:
     """(offset, seq, check) of the last record."""
     offset, seq, *_, check = _RECORD.unpack_from(data, len(data) - SIZE)

@@ -22,7 +22,7 @@ from acpd.storage.scan import Block, Item, blocks, ends_whole, parse, parse_line
 from acpd.storage.tree import SessionTree, load
 from acpd.wire import blobs
 from acpd.wire.lines import VERSION, Header, Stored
-from acpd_backends.lineindex import NONE, Irregular, LineIndex, check_of, last_record, sound
+from acpd_backends.lineindex import NONE, SIZE, Irregular, LineIndex, check_of, is_branched, last_record, sound
 
 WINDOW_LINES = 2000
 WINDOW_BYTES = 1 << 20
@@ -153,6 +153,25 @@ class LogFile:
                 break
             low, high = (middle + start, high) if items[0].seq <= after else (low, middle)
         return low
+
+
+def last_saved(log: LogFile) -> tuple[int, bool] | None:
+    """(end, branched) by the last record of the index file alone; None if there is no such file or it is not of this log."""
+    try:
+        descriptor = os.open(log.paths.index, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        size = os.fstat(descriptor).st_size
+        data = os.pread(descriptor, SIZE, max(0, size - SIZE))
+    finally:
+        os.close(descriptor)
+    if size % SIZE or len(data) != SIZE or sound(data) is None:
+        return None
+    try:
+        return _verified(log, data)[0], is_branched(data)
+    except Irregular:
+        return None
 
 
 def read_index(log: LogFile) -> LineIndex | None:
@@ -377,6 +396,9 @@ def read_path(paths: LogPaths, leaf: str | None, until: int | None) -> Iterator[
 
 
 def _indexed_path(log: LogFile, leaf: str | None) -> Iterator[list[Stored]]:
+    """The path by the index. Of a log that never branched its last record is enough. Raises Irregular, KeyError."""
+    if leaf is None and last_saved(log) == (log.size, False):
+        return _entries(log.lists(log.header()[1]))
     index, _ = current_index(log)
     to = index.leaf if leaf is None else index.find(leaf)
     if to is None:

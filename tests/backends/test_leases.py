@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from acpd.errors import SessionBusy, StoreError
 from acpd.storage.contract import Key
+from acpd.tasks import Tasks
 from acpd_backends.leases import FlockLease
 from acpd_backends.names import Layout
 
@@ -101,6 +103,28 @@ async def test_a_lease_ends_with_its_process(tmp_path: Path) -> None:
     assert f"{os.getpid()}\n" == lease.path(KEY).read_text()
     await lease.give_up(KEY)
     assert not lease.path(KEY).exists()
+
+
+async def test_a_cancelled_take_gives_the_lease_up(tmp_path: Path) -> None:
+    """Whoever is cancelled while it takes a lease does not keep it, whenever the lock came."""
+    lease = FlockLease(Layout(tmp_path))
+    for turns in range(4):
+        taking = Tasks(lambda name, error: None).spawn(lease.take(KEY), name="take")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        taking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await taking
+            await lease.give_up(KEY)
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    await lease.take(KEY)
+                except SessionBusy:
+                    await asyncio.to_thread(os.sched_yield)
+                else:
+                    break
+        await lease.give_up(KEY)
 
 
 async def test_a_child_does_not_inherit_a_lease(tmp_path: Path) -> None:
