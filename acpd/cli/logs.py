@@ -21,7 +21,7 @@ def logs(call: Call) -> None:
         files = [_of_session(call, links)]
     else:
         files = newest(links)
-        call.out.say(f"acpd itself logs to stderr, at level {call.config.log.level}; agents to {links}/*/stderr")
+        call.out.say(f"acpd itself logs to stderr, at level {call.config.log.level}; agents to {links}/*.stderr")
     for path in files:
         call.out.say(f"== {path}")
         for line in tail(path, call.values.lines):
@@ -35,7 +35,7 @@ def _of_session(call: Call, links: str) -> str:
     if not exists(call.config):
         raise SessionNotFound(call.values.id)
     link = asyncio.run(_newest_link(call))
-    path = os.path.join(links, os.path.basename(link), "stderr")
+    path = os.path.join(links, f"{os.path.basename(link)}.stderr")
     if not link or not os.path.exists(path):
         raise StoreError(
             "find",
@@ -57,11 +57,10 @@ def newest(links: str) -> list[str]:
     """The files that were written last, the newest at the end, where the eye is."""
     try:
         with os.scandir(links) as found:
-            files = [os.path.join(one.path, "stderr") for one in found if one.is_dir()]
+            files = [one.path for one in found if one.name.endswith(".stderr")]
     except FileNotFoundError:
         return []
-    there = [path for path in files if os.path.exists(path)]
-    return sorted(there, key=os.path.getmtime)[-NEWEST:]
+    return sorted(files, key=os.path.getmtime)[-NEWEST:]
 
 
 def tail(path: str, lines: int) -> list[str]:
