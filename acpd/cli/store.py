@@ -36,19 +36,22 @@ async def opened(config: Config) -> AsyncGenerator[Store, None]:
     if backend.journals is None or backend.catalog is None:
         raise StoreError("read", config.storage.path, cause=f"the backend {config.storage.backend} has no logs")
     try:
-        await _bring_up_to_date(backend.catalog, backend.journals)
+        behind = await _bring_up_to_date(backend.catalog, backend.journals)
         yield Store(backend.journals, backend.catalog)
+        if behind is not None:  # only now: a command that failed has said its own line
+            output.complain(f"the catalog may be behind: {behind}")
     finally:
         await backend.catalog.close()
         await backend.session.close()
 
 
-async def _bring_up_to_date(catalog: Catalog, journals: Journals) -> None:
-    """Where the store may only be read, what the catalog knows already has to do."""
+async def _bring_up_to_date(catalog: Catalog, journals: Journals) -> StoreError | None:
+    """The error where the store may only be read: what the catalog knows already has to do."""
     try:
         await catalog.recover(journals)
     except StoreError as error:
-        output.complain(f"the listing may be behind: {error}")
+        return error
+    return None
 
 
 async def resolve(store: Store, prefix: str, user: str | None) -> Key:

@@ -279,6 +279,24 @@ def test_a_log_that_cannot_be_read(plain: Shelf) -> None:
     assert "Is a directory" in err
 
 
+def test_a_catalog_that_cannot_be_opened(plain: Shelf) -> None:
+    """A catalog that is in the way is one error, which names the file and what to look at."""
+    plain.add("s1", conversation())
+    folder = plain.home / "data" / ".acpd"
+    (folder / "catalog.db").mkdir(parents=True)
+    code, out, err = plain.run("ls", "--all")
+    assert (1, "", 1) == (code, out, err.count("\n"))
+    assert f"acpd: cannot open {folder / 'catalog.db'}: " in err
+
+
+def test_a_catalog_that_is_no_database(plain: Shelf) -> None:
+    """A catalog that is damaged is made anew from the logs."""
+    plain.add("s1", conversation())
+    assert 0 == plain.run("ls").code
+    (plain.home / "data" / ".acpd" / "catalog.db").write_bytes(b"garbage" * 2000)
+    assert ["s1"] == [row["id"] for row in plain.json("ls", "--all")]
+
+
 # -- tree
 
 
@@ -313,10 +331,10 @@ def test_logs(plain: Shelf) -> None:
     """`acpd logs ID` is the end of what that session's agent wrote to stderr; without an ID, of the newest agents."""
     plain.add("s1", [{"type": "link", "link": "l1", "agent": "agent", "inner": "x"}, *conversation()])
     for name, text in (("l1", "".join(f"line {n}\n" for n in range(100))), ("l2", "other\n")):
-        folder = plain.home / "run" / "links" / name
-        folder.mkdir(parents=True)
-        (folder / "stderr").write_text(text)
-    path = plain.home / "run" / "links" / "l1" / "stderr"
+        links = plain.home / "run" / "links"
+        links.mkdir(parents=True, exist_ok=True)
+        (links / f"{name}.stderr").write_text(text)
+    path = links / "l1.stderr"
     assert (0, f"== {path}\nline 98\nline 99\n", "") == plain.run("logs", "s1", "--lines", "2")
     out = plain.run("logs", "--lines", "1").out
     assert out.startswith("acpd itself logs to stderr, at level info")
@@ -335,8 +353,7 @@ def test_logs_that_are_gone(plain: Shelf) -> None:
 def test_a_link_names_no_other_folder(plain: Shelf) -> None:
     """A link's name is never a way to another file."""
     plain.add("s1", [{"type": "link", "link": "../../outside", "agent": "agent", "inner": "x"}, *conversation()])
-    (plain.home / "outside").mkdir()
-    (plain.home / "outside" / "stderr").write_text("secret")
+    (plain.home / "outside.stderr").write_text("secret")
     assert 1 == plain.run("logs", "s1").code
 
 
