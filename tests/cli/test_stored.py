@@ -330,9 +330,9 @@ def test_tree_json(shelf: Shelf) -> None:
 def test_logs(plain: Shelf) -> None:
     """`acpd logs ID` is the end of what that session's agent wrote to stderr; without an ID, of the newest agents."""
     plain.add("s1", [{"type": "link", "link": "l1", "agent": "agent", "inner": "x"}, *conversation()])
+    links = plain.home / "run" / "links"
+    links.mkdir(parents=True)
     for name, text in (("l1", "".join(f"line {n}\n" for n in range(100))), ("l2", "other\n")):
-        links = plain.home / "run" / "links"
-        links.mkdir(parents=True, exist_ok=True)
         (links / f"{name}.stderr").write_text(text)
     path = links / "l1.stderr"
     assert (0, f"== {path}\nline 98\nline 99\n", "") == plain.run("logs", "s1", "--lines", "2")
