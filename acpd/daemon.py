@@ -88,7 +88,8 @@ def open_store(config: Config) -> Store:
     found = entry_points(group=GROUP, name=storage.backend)
     if not found:
         known = ", ".join((*BACKENDS, *entry_points(group=GROUP).names))
-        raise ConfigError(f"unknown storage backend {storage.backend!r}", hint=f"[storage] backend is one of {known}")
+        where = config.sources.get("storage.backend", "default")
+        raise ConfigError(f"{where}: unknown storage backend {storage.backend!r}", hint=f"[storage] backend is one of {known}")
     own: Backend = next(iter(found)).load()(Path(storage.path), user=config.user, sync=storage.sync)
     other: Backend = made("workspace")
     return _whole(Backend(own.session, own.journals or other.journals, own.catalog or other.catalog, own.lease or other.lease))

@@ -415,12 +415,12 @@ class Connection:
 
 
 async def _extension(method: str, connection: Connection, _identifier: bytes, params: Params) -> bytes:
-    """An extension's request goes to the agent of the session that it names, else to the connection's."""
+    """An extension's request goes to the agent of the session that it names, else to one that announces extensions."""
     session = connection._named(params)  # noqa: SLF001  one module
     if session is not None and isinstance(session.link, AgentLink) and params is not UNSET:
         return await session.link.ask(method, session.link.translated(bytes(params)))
     warm = connection.host.warm
-    if warm is None or warm.ended:
+    if warm is None or warm.ended or warm.said.agentCapabilities.meta is UNSET:
         raise RequestError(errors.METHOD_NOT_FOUND, f"unknown method {method[:100]}")
     return await warm.ask(method, b"{}" if params is UNSET else bytes(params))
 

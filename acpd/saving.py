@@ -24,7 +24,7 @@ class Saver:
         self._session = session
         self._saved: dict[str, str] = {}
         self._context_seq = 0
-        self._context_leaf: str | None = None
+        self._context_parent: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._lock = asyncio.Lock()
         self._row_seq = -1
@@ -72,23 +72,19 @@ class Saver:
             self._saved[name] = line.id
 
     async def _context(self) -> None:
-        """Append the turns that ended since the last time; write anew after a branch or at the first time."""
+        """Append the turns that ended since the last time; write anew at the first time and after a branch."""
         session = self._session
-        fold = session.fold
+        journals = session.store.journals
         until = session.scribe.flushed
-        fresh = self._context_seq == 0 or fold.branched
-        context = Context()
-        parts: list[bytes] = []
-        windows = (
-            session.store.journals.path(session.key, until=until)
-            if fresh
-            else session.store.journals.read(session.key, after=self._context_seq, until=until)
-        )
+        fresh = self._context_seq == 0 or session.fold.branched
+        context = Context(None if fresh else self._context_parent)
+        windows = journals.path(session.key, until=until) if fresh else journals.read(session.key, after=self._context_seq, until=until)
         async for window in windows:
-            parts.append(context.feed(window))
-        parts.append(context.finish())
-        await session.scribe.journal.write_context(b"".join(parts), fresh=fresh)
-        self._context_seq = until
+            if (lines := context.feed(window)) or fresh:
+                await session.scribe.journal.write_context(lines, fresh=fresh)
+                fresh = False
+        self._context_seq = context.seq or self._context_seq
+        self._context_parent = context.parent
 
 
 def _value(line: Stored) -> bytes:

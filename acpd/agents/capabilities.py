@@ -26,7 +26,10 @@ class SessionCapabilities(Struct, frozen=True, gc=False):
         return value is not UNSET and bytes(value).startswith(b"{")
 
 
-class AgentCapabilities(Struct, frozen=True, gc=False):
+class AgentCapabilities(Struct, frozen=True, gc=False, rename={"meta": "_meta"}):
+    """`meta`: where an agent names its extensions (ACP v1 extensibility)."""
+
+    meta: Flag = UNSET
     loadSession: bool = False
     promptCapabilities: Flag = UNSET
     mcpCapabilities: Flag = UNSET

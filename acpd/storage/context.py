@@ -30,6 +30,8 @@ from acpd.storage import slots
 from acpd.wire import blocks, mend, updates
 from acpd.wire.lines import Stored
 
+LONGEST_MESSAGE = 4 * 1024 * 1024
+"""Bytes of a message's blocks that the context has; no model takes more, and memory is bounded by it."""
 INTERRUPTED = "[interrupted: no result]"
 NO_OUTPUT = "[no output]"
 FAILED = "[failed: no output]"
@@ -237,7 +239,7 @@ class Context:
 class _Said:
     """A message of the turn that is being folded."""
 
-    __slots__ = ("_blocks", "_texts", "at", "calls", "id", "name", "role")
+    __slots__ = ("_blocks", "_left_out", "_room", "_texts", "at", "calls", "id", "name", "role")
 
     role: Literal["user", "assistant"]
 
@@ -249,6 +251,8 @@ class _Said:
         self.calls: list[_Called] = []
         self._blocks: list[Raw] = []
         self._texts: list[str] = []
+        self._room = LONGEST_MESSAGE
+        self._left_out = 0
 
     @property
     def answered(self) -> bool:
@@ -256,6 +260,12 @@ class _Said:
         return bool(self.calls) and all(called.status in _DONE for called in self.calls)
 
     def add(self, block: Raw) -> None:
+        size = len(block)
+        if size > self._room:
+            self._room = 0
+            self._left_out += size
+            return
+        self._room -= size
         try:
             self._texts.append(_decode_plain(block).text)
         except msgspec.DecodeError:
@@ -268,6 +278,8 @@ class _Said:
             self._texts = []
 
     def line(self) -> Message:
+        if self._left_out:
+            self._texts.append(f"\n[{self._left_out} bytes of this message are in the log only]")
         self._flow()
         calls = [called.call for called in self.calls] or UNSET
         return Message(id=self.id, at=self.at, role=self.role, content=self._blocks, toolCalls=calls)
