@@ -70,10 +70,14 @@ def start(command: Sequence[str], env: Mapping[str, str], cwd: str | None, stder
 
 
 def start_time(pid: int) -> int:
-    """When the process started, in clock ticks since boot; 0: there is none. With the pid it names a process for ever."""
+    """When the process started, in clock ticks since boot; 0: there is none. With the pid it names a process for ever.
+
+    One that has ended and was not fetched by its parent is none: an editor may never fetch an acpd that was killed.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
-            return int(stat.read().rsplit(b")", 1)[1].split()[19])
+            fields = stat.read().rsplit(b")", 1)[1].split()
+        return 0 if fields[0] in {b"Z", b"X"} else int(fields[19])
     except (OSError, IndexError, ValueError):
         return 0
 
