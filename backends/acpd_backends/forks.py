@@ -14,8 +14,9 @@ from acpd.storage.tree import ROOT, SessionTree, load
 from acpd.wire import splice
 from acpd.wire.ids import Ids
 from acpd.wire.lines import Header, Stored, encode, header_line
+from acpd_backends.blobfiles import blob_names
 from acpd_backends.files import Files
-from acpd_backends.logfile import LogFile, LogPaths, blob_names
+from acpd_backends.logfile import LogFile, LogPaths
 
 _BATCH = 1 << 20
 

@@ -27,6 +27,7 @@ from acpd.storage.fold import Fold
 from acpd.storage.tree import SessionTree
 from acpd.wire.lines import VERSION, Header, Stored, header_line
 from acpd_backends import logfile
+from acpd_backends.blobfiles import put_blobs
 from acpd_backends.commits import Committer, Syncable
 from acpd_backends.files import FILES, Files, failed
 from acpd_backends.forks import write_fork
@@ -38,7 +39,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _TAIL = 4096
 _LOG = re.compile(r"(.+)\.log\.jsonl\Z")
-_BLOB_NAME = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class JsonlJournal(Journal, Syncable):
@@ -132,7 +132,7 @@ class JsonlJournal(Journal, Syncable):
     async def put_blobs(self, blobs: Sequence[tuple[str, bytes]], /) -> None:
         if blobs:
             sync = self._store.power_safe
-            await self._store.call("store a blob of", self.key, _put_blobs, self._files, self.paths.blobs, blobs, sync)
+            await self._store.call("store a blob of", self.key, put_blobs, self._files, self.paths.blobs, blobs, sync)
 
     async def write_context(self, lines: bytes, *, fresh: bool) -> None:
         async with self._serial():
@@ -201,18 +201,6 @@ def _reopen(files: Files, path: Path, descriptor: int, since: int, size: int, ta
         )
     files.write_again(path, since, size)
     return fresh
-
-
-def _put_blobs(files: Files, folder: Path, blobs: Sequence[tuple[str, bytes]], sync: bool) -> None:  # noqa: FBT001
-    files.make_folders(folder, sync=sync)
-    for name, data in blobs:
-        if _BLOB_NAME.match(name) is None:
-            raise StoreError("store", f"a blob named {name!r}", cause="not a SHA-256 in hex")
-        path = folder / name
-        if not path.exists() or path.stat().st_size != len(data):
-            files.write_atomic(path, data, sync=sync)
-        elif sync:
-            files.sync_folder(folder)  # whoever wrote it may have died before this
 
 
 def update_index(paths: LogPaths, files: Files) -> None:

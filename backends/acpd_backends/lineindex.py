@@ -287,6 +287,23 @@ def sound(data: bytes) -> bytes | None:
     return data if set(data[_KIND::SIZE]) <= _KINDS else None
 
 
+def walk_back(data: bytes, first: int, count: int) -> list[int] | None:
+    """Where the last `count` entries of the path to the leaf begin in the log, in order, by the index file's last records.
+
+    `first`: the number of the first of them. None: they do not reach back far enough.
+    """
+    ints = memoryview(data).cast("i")
+    at = ints[len(ints) - _INTS + _LEAF]
+    found: list[int] = []
+    while at != NONE and len(found) < count:
+        if at < first:
+            return None
+        found.append(int(_RECORD.unpack_from(data, (at - first) * SIZE)[0]))
+        at = ints[(at - first) * _INTS + _PARENT]
+    found.reverse()
+    return found
+
+
 def is_branched(data: bytes) -> bool:
     """Whether the log had branched by the last of these records."""
     return bool(data[len(data) - SIZE + _FLAGS] & _BRANCHED)

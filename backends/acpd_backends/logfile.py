@@ -14,22 +14,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Struct
 
 from acpd.storage.fold import Fold
 from acpd.storage.scan import Block, Item, blocks, ends_whole, parse, parse_line, records
 from acpd.storage.tree import SessionTree, load
-from acpd.wire import blobs
 from acpd.wire.lines import VERSION, Header, Stored
-from acpd_backends.lineindex import NONE, SIZE, Irregular, LineIndex, check_of, is_branched, last_record, sound
+from acpd_backends.blobfiles import Restore, absent, payload
+from acpd_backends.lineindex import NONE, SIZE, Irregular, LineIndex, check_of, is_branched, last_record, sound, walk_back
 
 WINDOW_LINES = 2000
 WINDOW_BYTES = 1 << 20
 _FIRST = 1 << 16
 _CHUNK = 1 << 19
 _LINE = 1 << 12
-_PAYLOADS = ("params", "prompt", "result", "prompts")
 _KEPT = ("config", "commands", "usage", "info", "plan", "link")
 
 
@@ -157,19 +155,36 @@ class LogFile:
 
 def last_saved(log: LogFile) -> tuple[int, bool] | None:
     """(end, branched) by the last record of the index file alone; None if there is no such file or it is not of this log."""
-    try:
-        descriptor = os.open(log.paths.index, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        size = os.fstat(descriptor).st_size
-        data = os.pread(descriptor, SIZE, max(0, size - SIZE))
-    finally:
-        os.close(descriptor)
-    if size % SIZE or len(data) != SIZE or sound(data) is None:
+    _, data = _last_records(log, 1)
+    if not data or sound(data) is None:
         return None
     try:
         return _verified(log, data)[0], is_branched(data)
+    except Irregular:
+        return None
+
+
+def _last_records(log: LogFile, count: int) -> tuple[int, bytes]:
+    """(number of the first, records) of the last `count` records of the index file; empty if it is absent or torn."""
+    try:
+        with log.paths.index.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            start = max(0, size - count * SIZE)
+            data = os.pread(file.fileno(), size - start, start)
+    except FileNotFoundError:
+        return 0, b""
+    return start // SIZE, b"" if size % SIZE else data
+
+
+def _recent(log: LogFile, count: int) -> list[Stored] | None:
+    """The last entries by the end of the index file, at the same cost however long the log is; None if that does not do."""
+    saved = last_saved(log)
+    first, data = _last_records(log, 4 * count + 64)
+    if saved is None or saved[0] != log.size or sound(data) is None:
+        return None
+    places = walk_back(data, first, count)
+    try:
+        return None if places is None else [log.stored_at(place) for place in places]
     except Irregular:
         return None
 
@@ -280,7 +295,7 @@ def fold_log(log: LogFile) -> Opened:
     except Irregular:
         header, fold, tree = load(log.items())
         opened = Opened(header, fold, None, any(finding.kind == "torn-tail" for finding in tree.findings))
-    restore = Restore(log.paths)
+    restore = Restore(log.paths.blobs)
     for name in _KEPT:
         line = getattr(fold, name)
         setattr(fold, name, line and restore(line))
@@ -296,62 +311,13 @@ def load_tree(log: LogFile) -> SessionTree:
     def watched() -> Iterator[tuple[int, Item]]:
         for number, item in log.items():
             if isinstance(item, Stored) and item.blobs:
-                missing.extend((number, name) for name in _absent(log.paths, item))
+                missing.extend((number, name) for name in absent(log.paths.blobs, item))
             yield number, item
 
     _, _, tree = load(watched())
     for number, name in missing:
         tree.damaged(number, "missing-blob", name)
     return tree
-
-
-def _absent(paths: LogPaths, line: Stored) -> list[str]:
-    return [name for name, size in blob_names(line) if not _has(paths.blobs / name, size)]
-
-
-def _has(path: Path, size: int) -> bool:
-    try:
-        return path.stat().st_size == size
-    except OSError:
-        return False
-
-
-def payload(line: Stored) -> Raw | None:
-    """The text that the offsets of a line's `blobs` are in."""
-    return next((text for name in _PAYLOADS if isinstance(text := getattr(line, name), Raw)), None)
-
-
-def blob_names(line: Stored) -> list[tuple[str, int]]:
-    """(sha256, bytes) of each blob that a line names."""
-    text = payload(line) if line.blobs else None
-    return [] if text is None else [(name, size) for _, _, name, size in blobs.places(bytes(text), line.blobs)]
-
-
-class Restore:
-    """Puts the blobs of lines back. `missing`: those that could not be; their references stay in the text."""
-
-    def __init__(self, paths: LogPaths) -> None:
-        self._folder = paths.blobs
-        self.missing: list[str] = []
-
-    def __call__(self, line: Stored) -> Stored:
-        """The line with its blobs; itself if it names none."""
-        text = payload(line) if line.blobs else None
-        if text is None:
-            return line
-        whole = Raw(blobs.restore(bytes(text), line.blobs, self._get))
-        name = next(name for name in _PAYLOADS if getattr(line, name) is text)
-        return msgspec.structs.replace(line, blobs=(), **{name: whole})
-
-    def _get(self, name: str, size: int) -> bytes | None:
-        try:
-            data = (self._folder / name).read_bytes()
-        except OSError:
-            data = b""
-        if len(data) != size:
-            self.missing.append(name)
-            return None
-        return data
 
 
 def windows(lists: Iterable[list[Stored]], restore: Callable[[Stored], Stored]) -> Iterator[list[Stored]]:
@@ -380,7 +346,7 @@ def read_lines(paths: LogPaths, after: int, until: int | None) -> Iterator[list[
     last = sys.maxsize if until is None else until
     with LogFile(paths) as log:
         lists = ([line for line in found if after < line.seq <= last] for found in log.lists(log.seek(after) if after else 0))
-        yield from windows(lists, Restore(paths))
+        yield from windows(lists, Restore(paths.blobs))
 
 
 def read_path(paths: LogPaths, leaf: str | None, until: int | None) -> Iterator[list[Stored]]:
@@ -392,7 +358,7 @@ def read_path(paths: LogPaths, leaf: str | None, until: int | None) -> Iterator[
         except Irregular:
             lists = _walked_path(log, leaf)
         kept = ([line for line in found if line.seq <= last] for found in lists)
-        yield from windows(kept, Restore(paths))
+        yield from windows(kept, Restore(paths.blobs))
 
 
 def _indexed_path(log: LogFile, leaf: str | None) -> Iterator[list[Stored]]:
@@ -467,13 +433,18 @@ def _gap(tree: SessionTree, position: int, line: Stored) -> Stored:
 def last_entries(paths: LogPaths, count: int) -> list[Stored]:
     """The last `count` entries of the path to the leaf; only these are read where the log has a sound index."""
     with LogFile(paths) as log:
-        try:
-            index, _ = current_index(log)
-            lists = entries_of(log, index, index.path(index.leaf, count))
-        except Irregular:
-            _, _, tree = load(log.items())
-            lists = picked(log, tree, tree.path()[-count:] if count > 0 else [])
-        return [line for window in windows(lists, Restore(paths)) for line in window]
+        recent = _recent(log, count)
+        lists = _last_lists(log, count) if recent is None else iter([recent])
+        return [line for window in windows(lists, Restore(paths.blobs)) for line in window]
+
+
+def _last_lists(log: LogFile, count: int) -> Iterator[list[Stored]]:
+    try:
+        index, _ = current_index(log)
+    except Irregular:
+        _, _, tree = load(log.items())
+        return picked(log, tree, tree.path()[-count:] if count > 0 else [])
+    return entries_of(log, index, index.path(index.leaf, count))
 
 
 def torn_tail(log: LogFile) -> tuple[int, bool] | None:
