@@ -40,7 +40,9 @@ def client_capabilities(raw: bytes | None) -> ClientCapabilities:
         return ClientCapabilities()
     modes = said.elicitation or _Elicitation()
     able = frozenset(
-        name for name, value in (("form", modes.form), ("url", modes.url)) if value is not UNSET and bytes(value).startswith(b"{")
+        name
+        for name, value in (("form", modes.form), ("url", modes.url))
+        if value is not UNSET and bytes(value).startswith(b"{")
     )
     files = said.fs or _Files()
     return ClientCapabilities(files.readTextFile, files.writeTextFile, said.terminal, able)

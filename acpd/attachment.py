@@ -7,7 +7,6 @@ in order, late, at nobody else's cost.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -72,7 +71,7 @@ class Attachment:
         """Ids of prompt entries that this client sent and that its cursor has not passed."""
         self._ask = ask
         self._behind = behind
-        self._after: deque[tuple[int, bytes]] = deque()
+        self._after: list[tuple[int, bytes]] = []
 
     def feed(self, staged: list[Staged], seq: int) -> None:
         """New lines up to `seq` are in the log."""
@@ -112,6 +111,4 @@ class Attachment:
         """The cursor moves to `seq`; answers that waited for it leave."""
         self.cursor = seq
         while self._after and self._after[0][0] <= seq:
-            self.client.send(self._after.popleft()[1])
-
-
+            self.client.send(self._after.pop(0)[1])

@@ -10,9 +10,7 @@ from collections.abc import Callable
 from acpd.attachment import Attachment, Client, Staged
 from acpd.errors import ConnectionBroken
 from acpd.scribe import Scribe
-from acpd.storage import replay
 from acpd.storage.contract import Journals, Key
-from acpd.storage.replay import Replay
 from acpd.tasks import Tasks
 from acpd.wire.envelope import encode
 from acpd.wire.lines import Stored
@@ -20,6 +18,8 @@ from acpd.wire.lines import Stored
 
 class Audience:
     """See the module. `on_live(attachment)` is called when a client has reached the end of the log."""
+
+    __slots__ = ("_ask", "_id", "_journals", "_key", "_on_live", "_scribe", "_skipped", "_staged", "_tasks", "attachments")
 
     def __init__(
         self,
@@ -101,6 +101,8 @@ class Audience:
 
         Raises ConnectionBroken when the client is gone. Cancelling it leaves the attachment not live.
         """
+        from acpd.storage.replay import Replay  # 13 ms that a start need not pay
+
         self.publish()
         until = self._scribe.flushed
         client = attachment.client
@@ -137,6 +139,8 @@ class Audience:
 
     def _frames(self, attachment: Attachment, window: list[Stored]) -> list[bytes]:
         """Line by line, but for the prompts that this client sent itself."""
+        from acpd.storage import replay
+
         frames: list[bytes] = []
         for line in window:
             if line.id in attachment.own:
@@ -155,7 +159,10 @@ class Audience:
         """Something passing for the user: a `notice` where the client knows them, else a message. Not stored."""
         said = encode({"sessionUpdate": "notice", "severity": severity, "title": title, "description": description})
         text = encode({"type": "text", "text": f"[acpd] {title}: {description}\n\n"})
-        message = b'{"sessionUpdate":"agent_message_chunk","content":%b,"messageId":"%b"}' % (text, self._scribe.new_id().encode())
+        message = b'{"sessionUpdate":"agent_message_chunk","content":%b,"messageId":"%b"}' % (
+            text,
+            self._scribe.new_id().encode(),
+        )
         for attachment in self.attachments:
             update = said if "notice" in attachment.client.kinds else message
             params = b'{"sessionId":%b,"update":%b,"_meta":{"acpd.dev/notice":true}}' % (self._id, update)

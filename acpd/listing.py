@@ -55,7 +55,9 @@ async def page(connection: Connection, said: ListSessions) -> bytes:
     after = After(cursor.at, cursor.id) if cursor is not None else None
     cwd = said.cwd
     await connection.registry.refresh()
-    rows = await connection.registry.store.catalog.page(agent=connection.host.agent_name or None, cwd=cwd, after=after, limit=PAGE)
+    rows = await connection.registry.store.catalog.page(
+        agent=connection.host.agent_name or None, cwd=cwd, after=after, limit=PAGE
+    )
     found = [_info(row) for row in rows]
     if after is None:
         found = _unprompted(connection, cwd) + found
@@ -72,7 +74,9 @@ def _unprompted(connection: Connection, cwd: str | None) -> list[bytes]:
     return [
         encode({"sessionId": session.id, "cwd": session.header.cwd, "updatedAt": session.header.createdAt})
         for session in connection.registry.live.values()
-        if not session.fold.prompted and session.audience.attachment(connection) and (cwd is None or same_folder(cwd, session.header.cwd))
+        if not session.fold.prompted
+        and session.audience.attachment(connection)
+        and (cwd is None or same_folder(cwd, session.header.cwd))
     ]
 
 

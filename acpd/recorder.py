@@ -34,6 +34,8 @@ class Recorder:
     `hold` and `release` stop and restart what the agent says while a blob is being stored.
     """
 
+    __slots__ = ("_audience", "_hold", "_id", "_run", "_tasks", "fold", "scribe", "tip", "warnings")
+
     def __init__(
         self, session_id: str, scribe: Scribe, audience: Audience, tasks: Tasks, hold: Callable[[], Callable[[], None]]
     ) -> None:

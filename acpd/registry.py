@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from acpd.errors import SessionNotFound, StoreError
 from acpd.saving import Saver
 from acpd.session import Agents, LiveSession, Settings, Store
-from acpd.storage.contract import Key
+from acpd.storage.contract import Journal, Key
 from acpd.storage.rows import row_of
 from acpd.tasks import Tasks
 from acpd.wire.ids import Clock, Ids
@@ -39,7 +39,15 @@ class Registry:
     def new_id(self) -> str:
         return self._ids.new()
 
-    def header(self, session_id: str, agent: str, cwd: str, command: tuple[str, ...], directories: tuple[str, ...] = (), parent: Parent | None = None) -> Header:
+    def header(
+        self,
+        session_id: str,
+        agent: str,
+        cwd: str,
+        command: tuple[str, ...],
+        directories: tuple[str, ...] = (),
+        parent: Parent | None = None,
+    ) -> Header:
         return Header(
             version=VERSION,
             id=session_id,
@@ -65,7 +73,10 @@ class Registry:
         except BaseException:
             await self.store.lease.give_up(key)
             raise
-        return self._admit(LiveSession(key, journal, self.store, self._agents, self._settings, self._tasks))
+        return self._admit(self._live(key, journal))
+
+    def _live(self, key: Key, journal: Journal) -> LiveSession:
+        return LiveSession(key, journal, self.store, self._agents, self._settings, self._tasks, self._ids, self._clock)
 
     def _admit(self, session: LiveSession) -> LiveSession:
         saver = Saver(session)
@@ -98,7 +109,7 @@ class Registry:
         await self.store.lease.take(key)
         try:
             journal = await self.store.journals.open(key)
-            session = LiveSession(key, journal, self.store, self._agents, self._settings, self._tasks)
+            session = self._live(key, journal)
             await self._recover(session)
             await self.store.catalog.put(row_of(key, journal.header, journal.fold, journal.size, "open"))
         except BaseException:

@@ -261,7 +261,9 @@ class Connection:
 
     async def _record_new(self, said: messages.NewSession, link: AgentLink, result: bytes) -> LiveSession:
         link.inner = inner_id(result)
-        header = self.registry.header(self.registry.new_id(), link.name, said.cwd, stored_command(link.command), said.directories)
+        header = self.registry.header(
+            self.registry.new_id(), link.name, said.cwd, stored_command(link.command), said.directories
+        )
         session = await self.registry.create(header)
         session.link = link
         link.session = session
@@ -354,7 +356,9 @@ class Connection:
         live = self.registry.live.get(session_id)
         link = live.link if live is not None else self.host.warm
         if row is not None and isinstance(link, AgentLink) and link.said.agentCapabilities.sessionCapabilities.has("delete"):
-            await listing.delete_inner(link, row.inner or (live.fold.inner if live is not None else ""), self.pool.settings.stop_grace)
+            await listing.delete_inner(
+                link, row.inner or (live.fold.inner if live is not None else ""), self.pool.settings.stop_grace
+            )
         await self.registry.delete(session_id)
         return b"{}"
 
@@ -425,7 +429,9 @@ async def _extension(method: str, connection: Connection, _identifier: bytes, pa
     return await warm.ask(method, b"{}" if params is UNSET else bytes(params))
 
 
-async def _prompt_unattached(session_id: str, prompt: Prompt, connection: Connection, _identifier: bytes, _params: Params) -> None:
+async def _prompt_unattached(
+    session_id: str, prompt: Prompt, connection: Connection, _identifier: bytes, _params: Params
+) -> None:
     await connection.prompt_unattached(session_id, prompt)
 
 

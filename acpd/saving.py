@@ -8,7 +8,6 @@ from msgspec import UNSET, Raw
 
 from acpd.errors import StoreError
 from acpd.session import LiveSession
-from acpd.storage.context import Context
 from acpd.storage.rows import row_of
 from acpd.wire.lines import Stored
 
@@ -20,13 +19,15 @@ _MODULES = ("config", "usage", "plan")
 class Saver:
     """Saves one session, at most one save at a time, on every outcome of a turn."""
 
+    __slots__ = ("_context_parent", "_context_seq", "_lock", "_row_seq", "_saved", "_session", "_timer")
+
     def __init__(self, session: LiveSession) -> None:
         self._session = session
         self._saved: dict[str, str] = {}
         self._context_seq = 0
         self._context_parent: str | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._lock = asyncio.Lock()
+        self._lock: asyncio.Lock | None = None
         self._row_seq = -1
 
     async def row(self, state: str = "open") -> None:
@@ -53,6 +54,8 @@ class Saver:
             self._timer.cancel()
             self._timer = None
         session = self._session
+        if self._lock is None:  # an idle session has none
+            self._lock = asyncio.Lock()
         async with self._lock:
             try:
                 await self._modules()
@@ -73,12 +76,18 @@ class Saver:
 
     async def _context(self) -> None:
         """Append the turns that ended since the last time; write anew at the first time and after a branch."""
+        from acpd.storage.context import Context  # after the first turn, not at the start
+
         session = self._session
         journals = session.store.journals
         until = session.scribe.flushed
         fresh = self._context_seq == 0 or session.fold.branched
         context = Context(None if fresh else self._context_parent)
-        windows = journals.path(session.key, until=until) if fresh else journals.read(session.key, after=self._context_seq, until=until)
+        windows = (
+            journals.path(session.key, until=until)
+            if fresh
+            else journals.read(session.key, after=self._context_seq, until=until)
+        )
         async for window in windows:
             if (lines := context.feed(window)) or fresh:
                 await session.scribe.journal.write_context(lines, fresh=fresh)

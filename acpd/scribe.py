@@ -36,6 +36,23 @@ class Scribe:
     `on_stuck(error)` when a write fails first, `on_free()` when it works again, `on_give_up(error)` after GIVE_UP seconds.
     """
 
+    __slots__ = (
+        "_clock",
+        "_failing_since",
+        "_gave_up",
+        "_ids",
+        "_loop",
+        "_on_free",
+        "_on_give_up",
+        "_on_stuck",
+        "_timer",
+        "_waiting",
+        "error",
+        "flushed",
+        "fold",
+        "journal",
+    )
+
     def __init__(
         self,
         journal: Journal,

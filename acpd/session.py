@@ -7,7 +7,6 @@ client that reads along gets the frames. Answers leave when everything before th
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -83,7 +82,39 @@ _decode_blocks = msgspec.json.Decoder(list[Raw]).decode
 class LiveSession:
     """One session whose lease this process holds. Everything runs on the event loop; plain calls unless async."""
 
-    def __init__(self, key: Key, journal: Journal, store: Store, agents: Agents, settings: Settings, tasks: Tasks) -> None:
+    __slots__ = (
+        "_agents",
+        "_deadline",
+        "_quiet",
+        "_saving",
+        "_starting",
+        "asks",
+        "audience",
+        "current",
+        "fold",
+        "fork_of",
+        "header",
+        "host",
+        "id",
+        "id_json",
+        "key",
+        "link",
+        "on_idle",
+        "primer",
+        "primer_notice",
+        "queue",
+        "recorder",
+        "scribe",
+        "settings",
+        "setup",
+        "state",
+        "store",
+        "tasks",
+    )
+
+    def __init__(
+        self, key: Key, journal: Journal, store: Store, agents: Agents, settings: Settings, tasks: Tasks, ids: Ids, clock: Clock
+    ) -> None:
         self.key = key
         self.id = key.session
         self.id_json = encode(key.session)
@@ -93,12 +124,12 @@ class LiveSession:
         self.settings = settings
         self.tasks = tasks
         self.link: Link | None = None
-        self.scribe = Scribe(journal, Ids(), Clock(), on_stuck=self._stuck, on_free=self._free, on_give_up=self._give_up)
+        self.scribe = Scribe(journal, ids, clock, on_stuck=self._stuck, on_free=self._free, on_give_up=self._give_up)
         self.audience = Audience(key, store.journals, self.scribe, tasks, ask=self._send_ask, on_live=self._ask_again)
         self.recorder = Recorder(self.id, self.scribe, self.audience, tasks, self._hold_agent)
         self.state = Turn.IDLE
         self.current: Prompt | None = None
-        self.queue: deque[Prompt] = deque()
+        self.queue: list[Prompt] = []
         self.asks: dict[str, Ask] = {}
         self.setup: bytes | None = None
         """The newest client's params of session/new, load or resume. Memory only: they hold secrets."""
@@ -407,7 +438,7 @@ class LiveSession:
         self.state = advance(self.state, On.SETTLED)
         self.current = None
         if self.queue:
-            waiting = self.queue.popleft()
+            waiting = self.queue.pop(0)
             self._begin(waiting)
             self._write_queue()
         else:
@@ -563,5 +594,3 @@ def _cancelled_result(result: bytes | None) -> bytes | None:
     if result is None or not result.lstrip().startswith(b"{"):
         return None
     return splice.replace(result, "stopReason", b'"cancelled"')
-
-

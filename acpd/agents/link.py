@@ -62,7 +62,9 @@ _decode_cancel = msgspec.json.Decoder(_Cancel).decode
 class AgentLink:
     """See the module. Implements acpd.session.Link and is the owner of its peer."""
 
-    def __init__(self, identifier: str, name: str, command: Sequence[str], runtime: Runtime, tasks: Tasks, grace: float) -> None:
+    def __init__(
+        self, identifier: str, name: str, command: Sequence[str], runtime: Runtime, tasks: Tasks, grace: float
+    ) -> None:
         self.id = identifier
         self.name = name
         self.command = tuple(command)
@@ -123,7 +125,13 @@ class AgentLink:
     def cause(self) -> AgentError:
         """Why it ended, with the end of what it said on stderr."""
         code = self._process.code if self._process is not None else None
-        how = "closed its output" if code is None else f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
+        how = (
+            "closed its output"
+            if code is None
+            else f"ended with exit code {code}"
+            if code >= 0
+            else f"was killed by signal {-code}"
+        )
         words = self._runtime.tail(self.id, STDERR_TAIL).decode(errors="replace").strip()
         text = f"agent {self.name} {how}" + (f": {words[-500:]}" if words else "")
         return AgentExited(text, hint=f"its stderr: {self.stderr_path}")

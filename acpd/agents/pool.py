@@ -172,8 +172,6 @@ def _kill(pid: int) -> None:
         return
 
 
-
-
 def stored_command(command: tuple[str, ...]) -> tuple[str, ...]:
     """The command as it may be stored: without the values of arguments that carry secrets."""
     kept: list[str] = []

@@ -46,8 +46,8 @@ def start(command: Sequence[str], env: Mapping[str, str], cwd: str | None, stder
     """
     here = cwd if cwd and os.path.isdir(cwd) else os.getcwd()
     program = find_program(command[0], env.get("PATH", os.defpath), here)
-    theirs_in, ours_in = os.pipe2(os.O_CLOEXEC)
-    ours_out, theirs_out = os.pipe2(os.O_CLOEXEC)
+    theirs_in, ours_in = os.pipe()
+    ours_out, theirs_out = os.pipe()
     try:
         process = subprocess.Popen(
             list(command),

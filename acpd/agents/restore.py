@@ -16,7 +16,6 @@ from acpd.agents.pool import HIDDEN, AgentPool, Host
 from acpd.config import AgentChoice
 from acpd.errors import AgentError, RequestError
 from acpd.session import LiveSession
-from acpd.storage.context import Context, prime
 from acpd.wire import frames, splice
 from acpd.wire.envelope import encode
 
@@ -65,7 +64,9 @@ class Restorer:
             raise AgentError(f"no client has opened session {session.id} yet, so its agent cannot be started")
         cwd = session.header.cwd
         if not os.path.isdir(cwd):
-            raise AgentError(f"the working directory of session {session.id} is gone: {cwd}", hint="make it again, then prompt again")
+            raise AgentError(
+                f"the working directory of session {session.id} is gone: {cwd}", hint="make it again, then prompt again"
+            )
         link = await self._link(session, host)
         try:
             await self._restore(session, link)
@@ -132,6 +133,8 @@ class Restorer:
 
     async def _prime(self, session: LiveSession, link: AgentLink) -> None:
         """A new inner session is told the conversation with its first prompt, and the user is told so then."""
+        from acpd.storage.context import Context, prime
+
         context = Context()
         lines: list[bytes] = []
         async for window in session.store.journals.path(session.key):
@@ -159,7 +162,9 @@ class Restorer:
 
     async def _set_mode(self, session: LiveSession, link: AgentLink, wanted: str, found: str) -> None:
         try:
-            await link.ask("session/set_mode", b'{"sessionId":%b,"modeId":%b}' % (link.inner, encode(wanted)), timeout=self._timeout)
+            await link.ask(
+                "session/set_mode", b'{"sessionId":%b,"modeId":%b}' % (link.inner, encode(wanted)), timeout=self._timeout
+            )
         except RequestError:
             _say(session, link, b'{"sessionUpdate":"current_mode_update","currentModeId":%b}' % encode(found))
 

@@ -96,4 +96,4 @@ def _add_commands(top: Parser, shared: Parser) -> None:
     config = commands.add_parser("config", parents=[shared], help="show the configuration and where each value comes from")
     for command in (ls, tree, paths, config):
         command.add_argument("--json", action="store_true", help="one JSON value on stdout")
-    show.add_argument("--json", action="store_true", help="one stored line of the log on each line")
+    show.add_argument("--json", action="store_true", help="one entry of the log on each line, as it is stored")

@@ -70,10 +70,10 @@ def tool_content(value: Any) -> str:
     return f"[{kind} {words(value, 'terminalId')}]".replace(" ]", "]")
 
 
-def question(method: str, params: Any) -> str:
-    """What an ask asks, on one line."""
-    title = words(params, "toolCall", "title") or words(params, "message") or words(params, "toolCall", "toolCallId")
-    return one_line(title or method, TITLE)
+def question(method: str, params: Any, title: str) -> str:
+    """What an ask asks, on one line; `title` is used where it names only a tool call."""
+    asked = words(params, "toolCall", "title") or words(params, "message") or title or words(params, "toolCall", "toolCallId")
+    return one_line(asked or method, TITLE)
 
 
 def answer(params: Any, result: Any, error: Any) -> str:

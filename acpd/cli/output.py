@@ -44,11 +44,7 @@ class Output:
 
     def json(self, value: object) -> None:
         """One value on one line. JSON escapes C0 itself; C1 and the rest are escaped on a terminal."""
-        self.raw(msgspec.json.encode(value))
-
-    def raw(self, line: bytes) -> None:
-        """One line of JSON as it stands in a log."""
-        text = line.decode(errors="replace").rstrip("\n")
+        text = msgspec.json.encode(value).decode(errors="replace")
         if self.terminal:
             text = _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
         self._stream.write(text + "\n")

@@ -12,7 +12,10 @@ from acpd.cli.transcript import Transcript
 from acpd.errors import SessionNotFound
 from acpd.storage.contract import Key
 from acpd.storage.fold import Fold
-from acpd.wire.lines import Header, Stored, encode
+from acpd.wire.lines import Header, Stored
+
+_PLAIN = Stored(type="", id="")
+_DEFAULTS = [getattr(_PLAIN, name) for name in Stored.__struct_fields__]
 
 
 async def show(call: Call) -> None:
@@ -29,7 +32,7 @@ async def show(call: Call) -> None:
         async for window in entries(store, key, fold, call.values.last):
             for line in window:
                 if call.values.json:
-                    call.out.raw(encode(line))
+                    call.out.json(members(line))
                 else:
                     _say(call, transcript.feed(line))
         if not call.values.json:
@@ -57,6 +60,12 @@ def ending(fold: Fold) -> list[str]:
     if fold.turn is not None:
         lines.append("turn still running, or cut off by a crash")
     return lines
+
+
+def members(line: Stored) -> dict[str, object]:
+    """What a line says, without the members that it does not have."""
+    values = zip(line.__struct_encode_fields__, line.__struct_fields__, _DEFAULTS, strict=True)
+    return {name: value for name, field, default in values if (value := getattr(line, field)) != default}
 
 
 async def entries(store: Store, key: Key, fold: Fold, last: int) -> AsyncIterator[list[Stored]]:

@@ -74,9 +74,11 @@ class _Plan:
 
 
 class _Ask:
-    def __init__(self, method: str, params: Any) -> None:
+    """`title`: of the tool call that it is about, as far as that was told before."""
+
+    def __init__(self, method: str, params: Any, title: str) -> None:
         self.params = params
-        self.question = blocks.question(method, params)
+        self.question = blocks.question(method, params, title)
         self.answer = ""
 
     def lines(self) -> list[str]:
@@ -113,8 +115,7 @@ class Transcript:
             case "update" | "compaction":
                 self._update(line)
             case "ask":
-                self._asks[line.id] = ask = _Ask(line.method, blocks.parsed(line.params))
-                self._items.append(ask)
+                self._ask(line)
             case "answer":
                 self._answer(line)
             case "turn":
@@ -160,6 +161,12 @@ class Transcript:
             self._items.append(tool)
         tool.update(update)
 
+    def _ask(self, line: Stored) -> None:
+        params = blocks.parsed(line.params)
+        tool = self._tools.get(blocks.words(params, "toolCall", "toolCallId"))
+        self._asks[line.id] = ask = _Ask(line.method, params, blocks.words(tool.members, "title") if tool else "")
+        self._items.append(ask)
+
     def _answer(self, line: Stored) -> None:
         ask = self._asks.pop(line.ask, None)
         error = blocks.parsed(line.error) if line.error is not UNSET else None
@@ -195,4 +202,6 @@ def _said(speaker: str, text: str) -> _Message:
 
 
 def _indented(text: str) -> list[str]:
-    return ["  " + line for line in text.split("\n")] if text else []
+    """Without the empty lines at its end: models end their paragraphs with them."""
+    text = text.rstrip("\n")
+    return [f"  {line}".rstrip() for line in text.split("\n")] if text else []

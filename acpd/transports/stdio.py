@@ -87,5 +87,3 @@ class _FileWriter(asyncio.WriteTransport):
 
     def close(self) -> None:
         self._closed = True
-
-
