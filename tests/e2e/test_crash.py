@@ -48,17 +48,29 @@ class Chain:
         self.session = ""
         self.before: store.Log | None = None
         self.exchanges: list[store.Exchange] = []
+        self.clients: list[Client] = []
 
     def start(self) -> Client:
         """A new acpd; the session is made, or loaded and compared."""
-        client = Client(commands.wrapping(commands.STREAMER), self.home, mark=self.mark, env=self.env)
-        client.initialize()
+        client = self.connect()
         if self.session:
             client.load(self.session, self.tmp)
             self.check_loaded(client)
         else:
             self.session = client.new(self.tmp)
         return client
+
+    def connect(self) -> Client:
+        client = Client(commands.wrapping(commands.STREAMER), self.home, mark=self.mark, env=self.env)
+        self.clients.append(client)
+        client.initialize()
+        return client
+
+    def end(self) -> None:
+        """Free everything, whatever failed."""
+        for client in self.clients:
+            client.stop()
+        proc.kill_marked(self.mark)
 
     def killed(self, client: Client) -> None:
         """After the kill: what was seen is stored, what was answered is stored, nothing was stored that was not said."""
@@ -86,12 +98,12 @@ class Chain:
         log = store.log(self.home, self.session)
         store.check(log)
         assert self.before.lines == log.lines[: len(self.before.lines)], "the log before the crash was changed"
-        frames = [line for line in client.updates(session=self.session) if line.seq is not None]
+        frames = [line for line in client.updates(session=self.session) if not line.is_notice]
         assert_same_view(view_of_log(log), fold(line.params for line in frames))
         assert_turns_settled(log)
         if open_turn(self.before):
             assert log.of("turn")[-1]["state"] == "interrupted"
-            assert told_interrupted(client.updates(session=self.session)), client.story()
+            assert "interrupted" in client.told(self.session), client.story()
 
 
 def check_shown(log: store.Log, lines: list[Line], *, after: int) -> None:
@@ -99,10 +111,12 @@ def check_shown(log: store.Log, lines: list[Line], *, after: int) -> None:
 
     What a load showed before (up to `after`) was folded; it is compared by what it looks like.
     """
-    seen = [(line.seq, line.raw) for line in lines if line.kind and line.seq is not None and line.seq > after]
+    seen = [(line.seq or 0, line.raw) for line in lines if line.kind and not line.is_notice and (line.seq or 0) > after]
     store.check_received(log, seen)
     live = [seq for seq, _ in seen]
-    stored = [entry["seq"] for entry in log.of("update") if after < entry["seq"] <= max(live, default=0)]
+    stored = [
+        entry["seq"] for entry in log.of("update") if not is_notice(entry) and after < entry["seq"] <= max(live, default=0)
+    ]
     live_updates = [seq for seq in live if log.entries[seq - 1]["type"] == "update"]
     assert stored == live_updates
 
@@ -136,9 +150,14 @@ def stored_by_prompt(log: store.Log) -> dict[str, list[Json]]:
     for entry in log.entries:
         if entry["type"] == "prompt":
             current = found.setdefault(entry["prompt"][0]["text"], [])
-        elif entry["type"] == "update":
+        elif entry["type"] == "update" and not is_notice(entry):
             current.append(entry["params"]["update"])
     return found
+
+
+def is_notice(entry: Json) -> bool:
+    """What acpd said itself: kept for replays, no part of what the agent said."""
+    return bool((entry["params"].get("_meta") or {}).get("acpd.dev/notice"))
 
 
 def check_prefix(stored: list[Json], said: list[Json]) -> None:
@@ -165,7 +184,7 @@ def view_of_log(log: store.Log) -> View:
     for entry, line in zip(log.entries, log.lines, strict=True):
         if entry["type"] == "prompt":
             params += prompt(log.id, entry["prompt"], entry["id"])
-        elif entry["type"] == "update":
+        elif entry["type"] == "update" and not is_notice(entry):
             text = store.stored_update(line)
             assert text is not None
             params.append({"sessionId": log.id, "update": json.loads(text)})
@@ -186,11 +205,6 @@ def open_turn(log: store.Log) -> bool:
 
 def assert_turns_settled(log: store.Log) -> None:
     assert len(log.of("prompt")) == len([entry for entry in log.of("turn") if entry["state"] != "running"])
-
-
-def told_interrupted(updates: list[Line]) -> bool:
-    """Something that is no part of the log says it in plain words."""
-    return any("interrupted" in json.dumps(line.update).lower() for line in updates if line.seq is None)
 
 
 @pytest.mark.parametrize(("backend", "seed"), list(chains()))
@@ -215,7 +229,7 @@ def test_nothing_that_was_seen_is_lost(backend: str, seed: int, tmp_path: Path) 
         assert "the last word" in json.dumps(log.of("prompt")[-1])
         chain.check_said(log)
     finally:
-        proc.kill_marked(chain.mark)
+        chain.end()
 
 
 def kill_somewhere(client: Client, rng: random.Random, start: int) -> None:
@@ -244,8 +258,7 @@ def test_killed_while_it_replays(seed: int, tmp_path: Path) -> None:
         client.stop()
         whole = (chain.before or store.log(chain.home, chain.session)).lines
         for _ in range(3):
-            client = Client(commands.wrapping(commands.STREAMER), chain.home, mark=chain.mark, env=chain.env)
-            client.initialize()
+            client = chain.connect()
             client.request("session/load", {"sessionId": chain.session, "cwd": str(tmp_path), "mcpServers": []})
             client.wait_end(rng.uniform(0, 0.05))
             client.kill()
@@ -254,7 +267,7 @@ def test_killed_while_it_replays(seed: int, tmp_path: Path) -> None:
         chain.start().stop()
         proc.assert_none_left(chain.mark)
     finally:
-        proc.kill_marked(chain.mark)
+        chain.end()
 
 
 def test_a_pending_permission_is_cancelled_by_the_crash(tmp_path: Path) -> None:
@@ -272,7 +285,7 @@ def test_a_pending_permission_is_cancelled_by_the_crash(tmp_path: Path) -> None:
     with Client(commands.wrapping("good_agent"), home, mark=mark, policy=None) as again:
         again.initialize()
         again.load(session, tmp_path)
-        assert told_interrupted(again.updates(session=session)), again.story()
+        assert "interrupted" in again.told(session), again.story()
         tools = [line.update for line in again.updates(session=session) if "toolCallId" in line.update]
         assert tools[-1].get("status") == "failed", "a tool call of the interrupted turn is left open"
         assert "end_turn" == again.prompt(session, "say fine")
@@ -281,7 +294,8 @@ def test_a_pending_permission_is_cancelled_by_the_crash(tmp_path: Path) -> None:
     log = store.check_store(home)[session]
     (answer,) = log.of("answer")
     assert log.of("ask")[0]["id"] == answer["ask"]
-    assert "cancelled" in json.dumps(answer)
+    assert "acpd" == answer["by"]
+    assert "cancelled" in json.dumps(answer) or -32800 == answer["error"]["code"]  # ACP v1: either says it
     assert ["interrupted", "ended"] == [entry["state"] for entry in log.of("turn") if entry["state"] != "running"]
 
 

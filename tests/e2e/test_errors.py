@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -51,13 +50,6 @@ def failing(client: Client, method: str, params: dict[str, Any]) -> RpcError:
     with pytest.raises(RpcError) as caught:
         client.call(method, params)
     return caught.value
-
-
-def told(client: Client, session: str) -> str:
-    """What the client was told that is no part of the conversation."""
-    return "\n".join(
-        json.dumps(line.update, ensure_ascii=False) for line in client.updates(session=session) if line.seq is None
-    )
 
 
 def write_config(tmp: Path, text: str) -> Path:
@@ -148,7 +140,7 @@ def test_an_agent_that_is_gone_does_not_keep_a_session_from_being_loaded(tmp_pat
         client.load(session, tmp_path)
         assert "say kept" == client.text(session, "user_message_chunk")
         assert "kept" in client.text(session)
-        client.wait("word of the missing agent", lambda: str(agent) in told(client, session))
+        client.wait("word of the missing agent", lambda: str(agent) in client.told(session))
         error = failing(client, "session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "say more"}]})
         assert str(agent) in error.message
         hidden.rename(agent)
@@ -187,7 +179,7 @@ def test_a_session_whose_cwd_is_gone_is_replayed(tmp_path: Path, mark: str) -> N
     with start(tmp_path, mark) as client:
         client.load(session, cwd)
         assert "kept" in client.text(session)
-        client.wait("word of the missing folder", lambda: str(cwd) in told(client, session))
+        client.wait("word of the missing folder", lambda: str(cwd) in client.told(session))
         ident = client.start_prompt(session, "say more")
         answer = client.answer(ident).message
         assert "result" in answer or str(cwd) in answer["error"]["message"]

@@ -76,6 +76,11 @@ class Line:
         return (self.params.get("_meta") or {}).get("acpd.dev/seq")
 
     @property
+    def is_notice(self) -> bool:
+        """Words of acpd's own to the user, no part of the conversation: `notice`, or a marked chunk where that is unknown."""
+        return self.kind == "notice" or bool((self.params.get("_meta") or {}).get("acpd.dev/notice"))
+
+    @property
     def is_answer(self) -> bool:
         return "id" in self.message and "method" not in self.message
 
@@ -274,8 +279,14 @@ class Client:
         return str(self.result(self.start_prompt(session, text), within=within)["stopReason"])
 
     def text(self, session: str = "", kind: str = "agent_message_chunk") -> str:
-        """The texts of these chunks, joined."""
-        return "".join(str((line.update.get("content") or {}).get("text", "")) for line in self.updates(kind, session))
+        """The texts of these chunks of the conversation, joined."""
+        lines = [line for line in self.updates(kind, session) if not line.is_notice]
+        return "".join(str((line.update.get("content") or {}).get("text", "")) for line in lines)
+
+    def told(self, session: str) -> str:
+        """What acpd said itself to the user of this session."""
+        notices = [line.update for line in self.updates(session=session) if line.is_notice]
+        return "\n".join(json.dumps(update, ensure_ascii=False) for update in notices)
 
     # Ending
 

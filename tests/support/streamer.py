@@ -110,7 +110,6 @@ class Agent:
         if words and words[0] == "stream":
             pause = int(words[3]) / 1e6 if len(words) > 3 else 0
             for update in updates(int(words[1]), int(words[2])):
-                self.trace("update " + update)
                 self._update(params["sessionId"], update)
                 time.sleep(pause)
         else:
@@ -118,6 +117,7 @@ class Agent:
         self.write(json.dumps({"jsonrpc": "2.0", "id": ident, "result": {"stopReason": "end_turn"}}))
 
     def _update(self, session: str, update: str) -> None:
+        self.trace("update " + update)
         self.write(
             f'{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{json.dumps(session)},"update":{update}}}}}'
         )

@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 WAIT = 40.0
 """Seconds until a wait fails: the slowest agents need five to start, and two cores serve many processes."""
+OTHER = {"python": "typescript", "typescript": "python"}
 TAP = Path(__file__).resolve().parents[2] / "support" / "tap.py"
 
 
@@ -162,10 +163,10 @@ class Stage:
         place.work.mkdir()
         place.home.mkdir()
 
-    def editor(self, client_name: str = "") -> Editor:
-        """A new client process with a new acpd (or agent) below it."""
+    def editor(self, *, other: bool = False) -> Editor:
+        """A new client process with a new acpd (or agent) below it; `other`: the client on the other SDK."""
         command, env = self.command()
-        peer = client(client_name or self.client_name, self.place.installed)
+        peer = client(OTHER[self.client_name] if other else self.client_name, self.place.installed)
         return Editor(peer, command, env, self.place, self.runs[-1].name)
 
     def command(self) -> tuple[list[str], dict[str, str]]:

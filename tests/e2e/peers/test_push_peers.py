@@ -77,8 +77,8 @@ def second_run(stage: Stage, session: str, shown: list[Json]) -> list[Json]:
 
 
 def last_run(stage: Stage, session: str, shown: list[Json]) -> None:
-    """Load what was interrupted, go on, and leave as a client does."""
-    with stage.editor() as editor:
+    """Load what was interrupted into another client, go on, and leave as a client does."""
+    with stage.editor(other=True) as editor:
         replayed = _load(stage, editor, session)
         checks.assert_holds(shown, replayed)
         assert editor.call("prompt", sessionId=session, text=stage.agent.plain)["stopReason"] == "end_turn"
@@ -87,6 +87,32 @@ def last_run(stage: Stage, session: str, shown: list[Json]) -> None:
         editor.call("close", sessionId=session)
     checks.assert_handled(editor.events)
     assert [event["code"] for event in editor.of("closed")] == [0]
+
+
+@pytest.mark.parametrize(("agent_name", "client_name"), [("py-echo", "typescript"), ("codex", "python")])
+def test_kill_while_a_permission_is_pending(place: Place, agent_name: str, client_name: str) -> None:
+    """A turn that was waiting for the user when acpd was killed is shown, closed, and nothing of it is run."""
+    stage = Stage(place, client_name, agent_name)
+    try:
+        with stage.editor() as editor:
+            session = stage.begin(editor)
+            editor.call("policy", kind="hold")
+            running = editor.start("prompt", sessionId=session, text=stage.agent.tool(place))
+            editor.wait(lambda _: editor.of("permission"), "the permission request")
+            stage.kill()
+            with pytest.raises(StepError):
+                editor.answer(running, "the prompt of the killed turn")
+        with stage.editor() as again:
+            checks.assert_holds(editor.shown, _load(stage, again, session))
+            assert {"failed"} == {tool["status"] for tool in fold.fold(again.shown).tools.values()}
+            assert again.call("prompt", sessionId=session, text=stage.agent.plain)["stopReason"] == "end_turn"
+            assert again.of("permission") == []
+        assert not (place.work / "made.txt").exists()
+        proc.assert_none_left(stage.mark)
+        for run in stage.runs:
+            checks.assert_valid(run)
+    finally:
+        stage.close()
 
 
 def _load(stage: Stage, editor: Editor, session: str) -> list[Json]:

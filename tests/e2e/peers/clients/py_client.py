@@ -5,7 +5,7 @@
 
 argv[1] is `{"command": [...], "env": {...}, "cwd": "..."}`. Steps: initialize, authenticate, new, load, resume, list,
 close, set_mode, prompt (with `cancelAfter`: cancel once that many updates of this prompt came), policy (the kind of
-permission option to choose, or "cancelled"). Events: result, error, update (params as received), handled (the SDK gave
+permission option to choose, "cancelled", or "hold": never answer). Events: result, error, update (params as received), handled (the SDK gave
 an update to its handler), permission, closed. The end of stdin ends the connection.
 """
 
@@ -46,6 +46,8 @@ class Editor(acp.Client):
         """Answer by policy: by kind, never by place or id."""
         chosen = next((option.option_id for option in options if option.kind == self.policy), None)
         emit("permission", sessionId=session_id, toolCallId=tool_call.tool_call_id, chosen=chosen)
+        if self.policy == "hold":
+            await asyncio.Event().wait()
         if chosen is None:
             return acp.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
         return acp.RequestPermissionResponse(outcome=schema.AllowedOutcome(outcome="selected", option_id=chosen))

@@ -26,6 +26,7 @@ const observe = new TransformStream({
 function permission({ params }) {
   const chosen = params.options.find(({ kind }) => kind === policy)?.optionId ?? null; // by kind, never by place or id
   emit("permission", { sessionId: params.sessionId, toolCallId: params.toolCall.toolCallId, chosen });
+  if (policy === "hold") return new Promise(() => {}); // never answer
   return { outcome: chosen === null ? { outcome: "cancelled" } : { outcome: "selected", optionId: chosen } };
 }
 
