@@ -235,7 +235,7 @@ def test_show_last(plain: Shelf, entries: list[Json], last: int) -> None:
     plain.add("s1", padded)
     everything = plain.run("show", "s1", "--json").out.splitlines()
     assert everything[-last:] == plain.run("show", "s1", "--json", "--last", str(last)).out.splitlines()
-    assert {"type", "id", "seq", "at", "parentId"} <= set(json.loads(everything[0]))
+    assert {"at": "2026-11-01T10:00:00.000Z", "seq": 3, **conversation()[1]} == json.loads(everything[0])
 
 
 def test_show_on_a_terminal_obeys_nothing(plain: Shelf) -> None:

@@ -107,6 +107,18 @@ def test_asks() -> None:
     assert ["ask: rm -rf build -> Allow (allow_once)"] == script.told()
 
 
+def test_an_ask_names_its_tool_call() -> None:
+    """An ask that only names a tool call is told with that call's title."""
+    script = Script().update("tool_call", toolCallId="t", title="Delete all")
+    script.add("ask", method="session/request_permission", params={"toolCall": {"toolCallId": "t"}})
+    assert ["tool: Delete all: pending", "ask: Delete all -> no answer yet"] == script.told()
+
+
+def test_empty_lines_at_the_end_are_left_out() -> None:
+    """Of a text that ends in empty lines these are not told; those within it are."""
+    assert ["agent:", "  a", "", "  b"] == Script().said("a\n\nb\n\n").told()
+
+
 def test_asks_that_were_not_answered() -> None:
     """A cancelled ask says that nobody said yes, and who ended it."""
     script = Script().add("ask", method="elicitation/create", params={"sessionId": "s", "message": "Which branch?"})
@@ -154,7 +166,7 @@ def test_other_content_is_named() -> None:
 def test_text_cannot_pass_for_a_heading() -> None:
     """What was said is indented, line by line."""
     told = Script().prompt("x\nturn ended: end_turn\nagent:").told()
-    assert ["you:"] == [line for line in told if not line.startswith("  ")]
+    assert ["you:"] == [line for line in told if line and not line.startswith("  ")]
 
 
 def test_memory_is_bounded() -> None:
