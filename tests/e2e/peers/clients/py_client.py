@@ -5,8 +5,8 @@
 
 argv[1] is `{"command": [...], "env": {...}, "cwd": "..."}`. Steps: initialize, authenticate, new, load, resume, list,
 close, set_mode, prompt (with `cancelAfter`: cancel once that many updates of this prompt came), policy (the kind of
-permission option to choose, "cancelled", or "hold": never answer). Events: result, error, update (params as received), handled (the SDK gave
-an update to its handler), permission, closed. The end of stdin ends the connection.
+permission option to choose, "cancelled", or "hold": never answer). Events: result, error, update (params as received),
+handled (the SDK gave an update to its handler), permission, closed. The end of stdin ends the connection.
 """
 
 from __future__ import annotations
