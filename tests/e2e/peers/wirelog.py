@@ -18,6 +18,8 @@ from tests.support.fold import CHUNKS
 Json = dict[str, Any]
 Members = list[tuple[str, str]]
 
+UPDATE = ("session/update",)
+
 _decode = json.JSONDecoder().raw_decode
 
 
@@ -42,9 +44,10 @@ def _skip(text: str, at: int, what: str) -> int:
 
 @dataclass(frozen=True)
 class Frame:
-    """One session/update or request as it went over a wire."""
+    """One message as it went over a wire."""
 
     method: str
+    """Empty: an answer."""
     params: str
     """As it is written."""
 
@@ -53,6 +56,10 @@ class Frame:
         """The params, decoded."""
         value: Json = json.loads(self.params)
         return value
+
+    def of(self, session: str) -> bool:
+        """Whether it is of this session; "" is every one."""
+        return not session or self.value.get("sessionId") == session
 
     @property
     def update(self) -> Json:
@@ -88,16 +95,21 @@ def lines(log: Path) -> list[tuple[str, str]]:
 
 def frames(log: Path, mark: str, session: str = "", *methods: str) -> list[Frame]:
     """The frames with these methods (session/update if none is named), of one session if one is named."""
-    wanted = methods or ("session/update",)
-    found: list[Frame] = []
-    for direction, line in lines(log):
-        if direction != mark or not line.startswith("{"):
-            continue  # the other way, or noise
-        parts = dict(members(line))
-        method = json.loads(parts.get("method", '""'))
-        if method in wanted and (not session or json.loads(parts["params"]).get("sessionId") == session):
-            found.append(Frame(method, parts["params"]))
-    return found
+    return [frame for frame in _parsed(log, mark) if frame.method in (methods or UPDATE) and frame.of(session)]
+
+
+def certain(log: Path, session: str) -> int:
+    """How many of an agent's updates stand before its last answer; a kill may have hit what it said after that."""
+    every = _parsed(log, "<")
+    last = max((number for number, frame in enumerate(every) if not frame.method), default=0)
+    return sum(frame.method in UPDATE and frame.of(session) for frame in every[:last])
+
+
+def _parsed(log: Path, mark: str) -> list[Frame]:
+    every = [
+        dict(members(line)) for direction, line in lines(log) if direction == mark and line.startswith("{")
+    ]  # the rest is noise
+    return [Frame(json.loads(parts.get("method", '""')), parts.get("params", "{}")) for parts in every]
 
 
 def difference(said: Frame, got: Frame) -> str | None:
