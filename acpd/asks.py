@@ -8,14 +8,18 @@ one. Nobody there: it waits. Nothing is ever granted because nobody is there: an
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from acpd import errors
-from acpd.attachment import Client
+from acpd.attachment import Attachment, Client, Staged
+from acpd.audience import Audience
 from acpd.errors import RequestError
+from acpd.recorder import Recorder, Source
 from acpd.wire import splice
+from acpd.wire.envelope import encode
 
 PERMISSION = "session/request_permission"
 ELICITATION = "elicitation/create"
@@ -115,3 +119,88 @@ class Ask:
             if option.kind == "reject_once":
                 return b'{"outcome":{"outcome":"selected","optionId":%b}}' % msgspec.json.encode(option.optionId)
         return CANCELLED[PERMISSION]
+
+
+class Asks:
+    """The open questions of one session."""
+
+    __slots__ = ("_audience", "_id", "_open", "_prompter", "_recorder")
+
+    def __init__(self, session: bytes, recorder: Recorder, audience: Audience, prompter: Callable[[], Client | None]) -> None:
+        """`session`: the session's id as JSON text; `prompter`: whose prompt is running."""
+        self._id = session
+        self._recorder = recorder
+        self._audience = audience
+        self._prompter = prompter
+        self._open: dict[str, Ask] = {}
+
+    def open(self, method: str, params: bytes, request: bytes, reply: Reply, source: Source) -> None:
+        """The agent wants an answer of a person. Raises RequestError for params that no client could understand."""
+        ask = Ask(method, params, self._id, request, reply)
+        body = b',"src":["%b",%d],"method":%b,"params":%b' % (source[0].encode(), source[1], encode(method), params)
+        written = self._recorder.entry("ask", body)
+        ask.named(written.id)
+        self._open[ask.id] = ask
+        self._audience.stage(Staged(written.seq, "", b"", ask.id))
+
+    def left(self, client: Client) -> None:
+        """This client is gone; what it was asked stays open."""
+        for ask in self._open.values():
+            if client in ask.clients:
+                ask.clients.remove(client)
+
+    def send_all(self, attachment: Attachment) -> None:
+        """A client is there: what is open is asked of it too."""
+        for identifier in list(self._open):
+            self.send(attachment, identifier)
+
+    def send(self, attachment: Attachment, identifier: str) -> None:
+        """Ask one client, if the question is still open and this client's."""
+        ask = self._open.get(identifier)
+        client = attachment.client
+        if ask is None or client in ask.clients or not ask.may_go_to(client):
+            return
+        if ask.method == ELICITATION and (ask.clients or client is not self._one_for(ask)):
+            return
+        ask.clients.append(client)
+        client.call(ask.method, ask.outgoing, partial(self._answered, ask, client), ask.call)
+
+    def _one_for(self, ask: Ask) -> Client | None:
+        """Who prompted, else the longest attached that can."""
+        able = [each.client for each in self._audience.attachments if ask.may_go_to(each.client)]
+        prompter = self._prompter()
+        return prompter if prompter in able else able[0] if able else None
+
+    def _answered(self, ask: Ask, client: Client, result: bytes | None, _error: RequestError | None) -> None:
+        if ask.id not in self._open or client not in ask.clients:
+            return
+        if result is None:
+            ask.clients.remove(client)
+            if ask.clients:
+                return  # somebody else may still answer
+            result = CANCELLED[ask.method]
+        self._close(ask, ask.judged(result), "client", but=client)
+
+    def _close(self, ask: Ask, result: bytes | None, by: str, *, but: Client | None = None) -> None:
+        """Record the answer, tell the agent when it is durable, and the other clients at once."""
+        del self._open[ask.id]
+        member = b',"result":%b' % result if result is not None else b',"error":{"code":-32800,"message":"cancelled"}'
+        self._recorder.entry("answer", b',"ask":"%b","by":"%b"%b' % (ask.id.encode(), by.encode(), member))
+        self._audience.publish()
+        error = None if result is not None else RequestError(errors.REQUEST_CANCELLED, "cancelled")
+        self._recorder.scribe.settle(partial(ask.reply, result, error))
+        for client in ask.clients:
+            if client is not but:
+                client.forget(ask.call)
+                client.notify("$/cancel_request", b'{"requestId":%b}' % ask.call)
+
+    def close_all(self, by: str) -> None:
+        """Every open ask is answered "cancelled", which is never a yes."""
+        for ask in list(self._open.values()):
+            self._close(ask, CANCELLED[ask.method], by)
+
+    def withdraw(self, request: bytes) -> None:
+        """The agent cancelled a request of its own."""
+        for ask in list(self._open.values()):
+            if ask.request == request:
+                self._close(ask, None, "agent")

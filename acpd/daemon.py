@@ -16,9 +16,9 @@ from acpd.agents.pool import AgentPool, Host, Log
 from acpd.agents.restore import Restorer
 from acpd.config import AgentChoice, Config, Paths
 from acpd.errors import AcpdError, ConfigError, StoreError
+from acpd.needs import Settings, Store
 from acpd.registry import Registry
 from acpd.router import Connection
-from acpd.session import Settings, Store
 from acpd.storage.contract import Backend
 from acpd.tasks import Tasks
 from acpd.transports import stdio
@@ -35,7 +35,7 @@ STOP_SECONDS = 8.0
 """For everything that stopping does; then the process ends all the same."""
 
 
-def resolve(name: str) -> Any:  # noqa: ANN401  whatever stands there
+def resolve(name: str) -> Any:
     """The object named `module:attribute`."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -79,7 +79,7 @@ class Peer(asyncio.Protocol):
         self._finish()
         return True
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
         self._finish()
 
     def pause_writing(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import msgspec
 from msgspec import UNSET
 
 from acpd.attachment import Staged

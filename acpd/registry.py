@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from acpd.errors import SessionNotFound, StoreError
+from acpd.errors import SessionNotFound
+from acpd.needs import Agents, Settings, Store
+from acpd.recovery import recover
 from acpd.saving import Saver
-from acpd.session import Agents, LiveSession, Settings, Store
+from acpd.session import LiveSession
 from acpd.storage.contract import Journal, Key
 from acpd.storage.rows import row_of
 from acpd.tasks import Tasks
 from acpd.wire.ids import Clock, Ids
 from acpd.wire.lines import VERSION, Header, Parent
-
-INTERRUPTED = (
-    "This turn was interrupted: acpd or the machine stopped while it ran. Nothing of it is run again by itself;"
-    " what it had done before is unknown to the agent. Prompt again to go on."
-)
 
 
 class Registry:
@@ -110,26 +107,12 @@ class Registry:
         try:
             journal = await self.store.journals.open(key)
             session = self._live(key, journal)
-            await self._recover(session)
+            await recover(session)
             await self.store.catalog.put(row_of(key, journal.header, journal.fold, journal.size, "open"))
         except BaseException:
             await self.store.lease.give_up(key)
             raise
         return self._admit(session)
-
-    async def _recover(self, session: LiveSession) -> None:
-        """What a dead holder left open is closed in the log, and the user is told (docs/architecture.md, "Recovery")."""
-        fold = session.fold
-        for ask in list(fold.asks):
-            session.record_dead_ask(ask)
-        if fold.turn is not None:
-            session.record_interrupted(INTERRUPTED)
-        if fold.queue is not None:
-            session.record_dead_queue(bytes(fold.queue))
-        if session.fold.seq != session.scribe.flushed:
-            if not session.scribe.commit():
-                raise session.scribe.error or StoreError("write", f"session {session.id}")
-            await session.scribe.settled()
 
     async def fork(self, source: LiveSession, cwd: str, directories: tuple[str, ...]) -> LiveSession:
         """A new session with the source's path up to its leaf. The source is not touched."""
@@ -169,7 +152,7 @@ class Registry:
         link, session.link = session.link, None
         if link is not None:
             await link.stop()
-        session.close_asks("acpd")
+        session.asks.close_all("acpd")
         await self._savers.pop(session.id).save("clean")
         session.scribe.stop()
         await session.scribe.journal.close()

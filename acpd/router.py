@@ -17,8 +17,8 @@ from acpd import errors, listing
 from acpd.agents.link import AgentLink
 from acpd.agents.pool import AgentPool, Host, stored_command
 from acpd.agents.restore import inner_id
-from acpd.attachment import ClientCapabilities
 from acpd.announce import client_capabilities, for_agent, initialize_answer
+from acpd.attachment import ClientCapabilities
 from acpd.errors import AcpdError, AgentError, ConnectionBroken, RequestError, SessionNotFound
 from acpd.peer import Peer
 from acpd.registry import Registry
@@ -44,7 +44,7 @@ class Connection:
         self.pool = pool
         self.host = host
         self.log: Callable[[str, str], None] = lambda _event, _text: None
-        self._tasks = tasks
+        self.tasks = tasks
         self._closed = on_closed
         self._initialized = False
         self._starting: asyncio.Task[AgentLink] | None = None
@@ -113,11 +113,11 @@ class Connection:
             task.cancel()
 
     def _pass_on(self, method: str, params: Params) -> None:
-        session = self._named(params)
+        session = self.named(params)
         if session is not None and isinstance(session.link, AgentLink) and params is not UNSET:
             session.link.peer.notify(method, session.link.translated(bytes(params)))
 
-    def _named(self, params: Params) -> LiveSession | None:
+    def named(self, params: Params) -> LiveSession | None:
         """The live session that these params name, if they do."""
         if params is UNSET:
             return None
@@ -145,7 +145,7 @@ class Connection:
             self._running[identifier].add_done_callback(lambda _: self.peer.release())
 
     def _spawn(self, identifier: bytes, handler: Handler, params: Params, name: str) -> None:
-        task = self._tasks.spawn(self._serve(identifier, handler, params), name=f"serve:{name}")
+        task = self.tasks.spawn(self._serve(identifier, handler, params), name=f"serve:{name}")
         self._running[identifier] = task
         task.add_done_callback(lambda _: self._running.pop(identifier, None))
 
@@ -203,7 +203,7 @@ class Connection:
         if self.host.warm is not None and not self.host.warm.ended:
             return self.host.warm
         if self._starting is None:
-            self._starting = self._tasks.spawn(self.pool.start(self.host, self.host.choice), name="agent:warm")
+            self._starting = self.tasks.spawn(self.pool.start(self.host, self.host.choice), name="agent:warm")
             self._starting.add_done_callback(self._started)
         return await asyncio.shield(self._starting)
 
@@ -248,7 +248,7 @@ class Connection:
             self.host.warm = link  # an agent that wants a login first is still good
             raise
         except BaseException:
-            self._tasks.spawn(link.stop(), name="stop:unused")
+            self.tasks.spawn(link.stop(), name="stop:unused")
             raise
         session.setup = raw
         session.host = self.host
@@ -322,7 +322,7 @@ class Connection:
 
     def _start_behind(self, session: LiveSession) -> None:
         if session.link is None:
-            self._tasks.spawn(self._try_start(session), name=f"behind:{session.id}")
+            self.tasks.spawn(self._try_start(session), name=f"behind:{session.id}")
 
     async def _try_start(self, session: LiveSession) -> None:
         """A failing start is a notice now and the answer of the next prompt."""
@@ -420,7 +420,7 @@ class Connection:
 
 async def _extension(method: str, connection: Connection, _identifier: bytes, params: Params) -> bytes:
     """An extension's request goes to the agent of the session that it names, else to one that announces extensions."""
-    session = connection._named(params)  # noqa: SLF001  one module
+    session = connection.named(params)
     if session is not None and isinstance(session.link, AgentLink) and params is not UNSET:
         return await session.link.ask(method, session.link.translated(bytes(params)))
     warm = connection.host.warm
@@ -447,7 +447,7 @@ async def adopt(connection: Connection, link: AgentLink, said: messages.OldSessi
     except (RequestError, AgentError):
         link.session = None
         await connection.registry.delete(said.sessionId)
-        connection._tasks.spawn(link.stop(), name="stop:unused")  # noqa: SLF001  one module
+        connection.tasks.spawn(link.stop(), name="stop:unused")
         raise SessionNotFound(said.sessionId) from None
     session.link = link
     session.remember_link(link)

@@ -9,66 +9,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from acpd import errors
-from acpd.asks import CANCELLED, PERMISSION, Ask, Reply
+from acpd.asks import Asks, Reply
 from acpd.attachment import Attachment, Client, Staged
 from acpd.audience import Audience
 from acpd.errors import AcpdError, AgentError, RequestError, StoreError
+from acpd.needs import Agents, Link, Settings, Store
 from acpd.recorder import BLOB, Recorder, Source
 from acpd.scribe import Scribe
-from acpd.storage.contract import Catalog, Journal, Journals, Key, Lease, Session
+from acpd.storage.contract import Journal, Key
 from acpd.tasks import Tasks
 from acpd.turn import STOP_REASONS, On, Prompt, Turn, advance
 from acpd.wire import blobs, frames, splice
 from acpd.wire.envelope import encode, error_object
 from acpd.wire.ids import Clock, Ids
 from acpd.wire.titles import first_line_title
-
-
-class Store(NamedTuple):
-    """The four parts of a backend, none of them None."""
-
-    session: Session
-    journals: Journals
-    catalog: Catalog
-    lease: Lease
-
-
-class Settings(NamedTuple):
-    """Limits of live sessions. Seconds, and numbers of prompts."""
-
-    queue: int = 32
-    cancel_timeout: float = 10.0
-    stop_grace: float = 2.0
-    start_timeout: float = 30.0
-
-
-class Link(Protocol):
-    """What a session needs of the pipes to its agent."""
-
-    id: str
-    name: str
-    inner: bytes
-    """The agent's own id of the session, as JSON text."""
-
-    def prompt(self, prompt: Prompt, then: Callable[[bytes | None, RequestError | None], None], /) -> None: ...
-    def cancel(self) -> None: ...
-    def hold(self) -> None: ...
-    def release(self) -> None: ...
-    async def ask(self, method: str, params: bytes, /) -> bytes: ...
-    async def stop(self) -> None: ...
-
-
-class Agents(Protocol):
-    """Who starts agents for sessions."""
-
-    async def bring_up(self, session: LiveSession, /) -> Link:
-        """An agent that has this session's context. Raises AgentError, RequestError (the agent's own)."""
 
 
 class PromptResult(Struct, gc=False):
@@ -125,12 +84,12 @@ class LiveSession:
         self.tasks = tasks
         self.link: Link | None = None
         self.scribe = Scribe(journal, ids, clock, on_stuck=self._stuck, on_free=self._free, on_give_up=self._give_up)
-        self.audience = Audience(key, store.journals, self.scribe, tasks, ask=self._send_ask, on_live=self._ask_again)
+        self.audience = Audience(key, store.journals, self.scribe, tasks, ask=self._ask, on_live=self._ask_again)
         self.recorder = Recorder(self.id, self.scribe, self.audience, tasks, self._hold_agent)
         self.state = Turn.IDLE
         self.current: Prompt | None = None
         self.queue: list[Prompt] = []
-        self.asks: dict[str, Ask] = {}
+        self.asks = Asks(self.id_json, self.recorder, self.audience, self._prompter)
         self.setup: bytes | None = None
         """The newest client's params of session/new, load or resume. Memory only: they hold secrets."""
         self.host: object = None
@@ -159,9 +118,17 @@ class LiveSession:
 
     def detach(self, client: Client) -> None:
         self.audience.detach(client)
-        for ask in self.asks.values():
-            if client in ask.clients:
-                ask.clients.remove(client)
+        self.asks.left(client)
+
+    def _ask(self, attachment: Attachment, ask: str) -> None:
+        self.asks.send(attachment, ask)
+
+    def _ask_again(self, attachment: Attachment) -> None:
+        self.asks.send_all(attachment)
+
+    def _prompter(self) -> Client | None:
+        """Whose prompt is running."""
+        return self.current.client if self.current is not None else None
 
     def setup_answer(self) -> bytes:
         """The answer to load and resume, from what is stored."""
@@ -225,73 +192,6 @@ class LiveSession:
             if value is not None:
                 kept[name] = value
         return kept
-
-    # -- asks
-
-    def on_ask(self, method: str, params: bytes, request: bytes, reply: Reply, source: tuple[str, int]) -> None:
-        """The agent wants an answer of a person. Raises RequestError for params that no client could understand."""
-        ask = Ask(method, params, self.id_json, request, reply)
-        body = b',"src":["%b",%d],"method":%b,"params":%b' % (source[0].encode(), source[1], encode(method), params)
-        written = self.recorder.entry("ask", body)
-        ask.named(written.id)
-        self.asks[ask.id] = ask
-        self.audience.stage(Staged(written.seq, "", b"", ask.id))
-
-    def _send_ask(self, attachment: Attachment, identifier: str) -> None:
-        ask = self.asks.get(identifier)
-        client = attachment.client
-        if ask is None or client in ask.clients or not ask.may_go_to(client):
-            return
-        if ask.method != PERMISSION and (ask.clients or not self._first_choice(ask, client)):
-            return
-        ask.clients.append(client)
-        client.call(ask.method, ask.outgoing, partial(self._on_answer, ask, client), ask.call)
-
-    def _ask_again(self, attachment: Attachment) -> None:
-        """A client is there: what is open is asked of it too."""
-        for identifier in list(self.asks):
-            self._send_ask(attachment, identifier)
-
-    def _first_choice(self, ask: Ask, client: Client) -> bool:
-        """An elicitation goes to who prompted, else to the longest attached that can."""
-        able = [each.client for each in self.audience.attachments if ask.may_go_to(each.client)]
-        if self.current is not None and self.current.client in able:
-            return client is self.current.client
-        return bool(able) and able[0] is client
-
-    def _on_answer(self, ask: Ask, client: Client, result: bytes | None, error: RequestError | None) -> None:
-        if ask.id not in self.asks or client not in ask.clients:
-            return
-        if result is None:
-            ask.clients.remove(client)
-            if ask.clients:
-                return  # somebody else may still answer
-            result = CANCELLED[ask.method]
-        self._close_ask(ask, ask.judged(result), "client", but=client)
-
-    def _close_ask(self, ask: Ask, result: bytes | None, by: str, *, but: Client | None = None) -> None:
-        """Record the answer, tell the agent when it is durable, and the other clients at once."""
-        del self.asks[ask.id]
-        member = b',"result":%b' % result if result is not None else b',"error":{"code":-32800,"message":"cancelled"}'
-        self.recorder.entry("answer", b',"ask":"%b","by":"%b"%b' % (ask.id.encode(), by.encode(), member))
-        self.audience.publish()
-        error = None if result is not None else RequestError(errors.REQUEST_CANCELLED, "cancelled")
-        self.scribe.settle(partial(ask.reply, result, error))
-        for client in ask.clients:
-            if client is not but:
-                client.forget(ask.call)
-                client.notify("$/cancel_request", b'{"requestId":%b}' % ask.call)
-
-    def close_asks(self, by: str) -> None:
-        """Every open ask is answered "cancelled", which is never a yes."""
-        for ask in list(self.asks.values()):
-            self._close_ask(ask, CANCELLED[ask.method], by)
-
-    def withdraw_ask(self, request: bytes) -> None:
-        """The agent cancelled a request of its own."""
-        for ask in list(self.asks.values()):
-            if ask.request == request:
-                self._close_ask(ask, None, "agent")
 
     # -- turns
 
@@ -415,7 +315,7 @@ class LiveSession:
         self, prompt: Prompt, reason: str, result: bytes | None, error: RequestError | None, *, state: str = "ended"
     ) -> None:
         """Write the end of the turn; its answer leaves when that is durable."""
-        self.close_asks("cancel" if reason == "cancelled" else "acpd")
+        self.asks.close_all("cancel" if reason == "cancelled" else "acpd")
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -487,7 +387,7 @@ class LiveSession:
         if first and self.link is not None:
             self.link.cancel()
             self._deadline = asyncio.get_running_loop().call_later(self.settings.cancel_timeout, self._deaf, prompt)
-        self.close_asks("cancel")
+        self.asks.close_all("cancel")
 
     def cancel_prompt(self, client: Client, request: bytes) -> bool:
         """$/cancel_request for a session/prompt: as session/cancel, for that one. Whether it is one of ours."""
@@ -522,7 +422,7 @@ class LiveSession:
         elif prompt is not None and self.state is Turn.CANCELLING:
             self._end(prompt, "cancelled", None, None)
         else:
-            self.close_asks("acpd")
+            self.asks.close_all("acpd")
             self.audience.publish()
 
     def interrupt(self) -> None:
@@ -539,26 +439,6 @@ class LiveSession:
         if self.state is not Turn.STARTING:
             self.recorder.tell("This turn was interrupted: its client went away.")
         self._end(prompt, "cancelled", None, None, state="interrupted")
-
-    def record_interrupted(self, text: str) -> None:
-        """At opening: the turn that a dead holder left running is over."""
-        self.recorder.tip = self.fold.last_entry
-        self.recorder.tell(text)
-        self.recorder.entry("turn", b',"state":"interrupted"')
-
-    def record_dead_ask(self, ask: str) -> None:
-        """At opening: the agent that asked is gone, so its question is too."""
-        self.recorder.tip = self.fold.last_entry
-        member = b'"error":{"code":-32800,"message":"the agent is gone"}'
-        self.recorder.entry("answer", b',"ask":"%b","by":"acpd",%b' % (ask.encode(), member))
-
-    def record_dead_queue(self, prompts: bytes) -> None:
-        """At opening: prompts that were accepted and never begun become part of the conversation, marked so."""
-        for waiting in msgspec.json.decode(prompts, type=list[dict[str, Raw]]):
-            written = self.recorder.branch("prompt", b',"prompt":%b' % bytes(waiting["prompt"]))
-            self.recorder.entry("turn", b',"state":"interrupted","entry":"%b"' % written.id.encode())
-            self.recorder.tell("This prompt was waiting when acpd stopped; the agent never got it. Send it again to run it.")
-        self.scribe.fact("queue", b',"prompts":[]')
 
     # -- trouble with the disk
 

@@ -163,11 +163,11 @@ class AgentLink:
                 f"agent {self.name} did not answer {method} within {timeout:g} s",
                 hint=f"raise [agents] start_timeout, or look at its stderr: {self.stderr_path}",
             ) from None
-        except RequestError as error:
+        except RequestError:
             if self.peer.closed:
                 await self._process_end()
                 raise self.cause() from None
-            raise error
+            raise
 
     async def _process_end(self) -> None:
         if self._process is not None:
@@ -274,7 +274,7 @@ class AgentLink:
         except msgspec.DecodeError:
             return
         if self.session is not None:
-            self.session.withdraw_ask(request)
+            self.session.asks.withdraw(request)
         if found := self.forwarded.get(request):
             client, call = found
             client.notify("$/cancel_request", b'{"requestId":%b}' % call)

@@ -13,7 +13,7 @@ from acpd.agents.link import AgentLink, Runtime
 from acpd.agents.process import LINK_VARIABLE, Watched
 from acpd.config import AgentChoice
 from acpd.errors import AgentError
-from acpd.session import Settings
+from acpd.needs import Settings
 from acpd.tasks import Tasks
 from acpd.wire.ids import Ids
 
@@ -149,27 +149,13 @@ def end_leftovers(runtime: Runtime) -> int:
             continue
         pid = data.get("pid")
         if same_boot and isinstance(pid, int) and process.start_time(pid) == data.get("started") != 0:
-            _signal_group(pid)
+            process.signal_group(pid, signal.SIGKILL)
             ended += 1
         if same_boot:
             for other in process.with_variable(identifier):
-                _kill(other)
+                process.signal_process(other, signal.SIGKILL)
         runtime.forget(identifier)
     return ended
-
-
-def _signal_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        _kill(pid)
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 def stored_command(command: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -105,17 +106,21 @@ def with_variable(value: str) -> list[int]:
     return found
 
 
+def signal_group(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def signal_process(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
 def kill_rest(group: int, link: str) -> None:
     """SIGKILL to what is left of the group and to every process that carries the link's name. Blocks for milliseconds."""
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
+    signal_group(group, signal.SIGKILL)
     for pid in with_variable(link):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
+        signal_process(pid, signal.SIGKILL)
 
 
 class Watched:
@@ -163,13 +168,7 @@ class Watched:
     async def stop(self, link: str, grace: float) -> None:
         """Its stdin is closed already. Wait, SIGTERM to the group, wait, SIGKILL to all that is left."""
         if not await self.exited(grace):
-            self._signal(signal.SIGTERM)
+            signal_group(self.pid, signal.SIGTERM)
             await self.exited(grace)
         await asyncio.to_thread(kill_rest, self.pid, link)
         await self.exited(KILL_WAIT)
-
-    def _signal(self, number: int) -> None:
-        try:
-            os.killpg(self.pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass

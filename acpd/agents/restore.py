@@ -5,6 +5,7 @@ Never a silent fresh start (docs/architecture.md, "Restoring an agent's own cont
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 import msgspec
@@ -63,7 +64,7 @@ class Restorer:
         if not isinstance(host, Host):
             raise AgentError(f"no client has opened session {session.id} yet, so its agent cannot be started")
         cwd = session.header.cwd
-        if not os.path.isdir(cwd):
+        if not await asyncio.to_thread(os.path.isdir, cwd):
             raise AgentError(
                 f"the working directory of session {session.id} is gone: {cwd}", hint="make it again, then prompt again"
             )

@@ -41,7 +41,7 @@ class StateParams(Struct, gc=False):
 def serve(link: AgentLink, session: LiveSession, identifier: bytes, method: str, params: bytes) -> None:
     """Answer one request of the agent, now or later. Raises RequestError when it cannot be served."""
     if method in (asks.PERMISSION, asks.ELICITATION):
-        session.on_ask(method, params, identifier, link.reply(identifier), (link.id, link.peer.position))
+        session.asks.open(method, params, identifier, link.reply(identifier), (link.id, link.peer.position))
     elif method == "_acpd/state":
         _keep_state(link, session, identifier, params)
     elif method in _NEEDS or (method.startswith("_") and not method.startswith("_acpd/")):

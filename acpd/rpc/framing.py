@@ -1,6 +1,6 @@
-"""Lines out of a byte stream. Sans-IO; bounded; never raises.
+r"""Lines out of a byte stream. Sans-IO; bounded; never raises.
 
-ACP v1 transports: one JSON object a line, ended by `\\n` (0x0A and nothing else), UTF-8.
+ACP v1 transports: one JSON object a line, ended by `\n` (0x0A and nothing else), UTF-8.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class TooLong(NamedTuple):
 
 
 class Lines:
-    """Splits a stream at `\\n`. A line may have `limit` bytes; no more than that is ever held.
+    r"""Splits a stream at `\n`. A line may have `limit` bytes; no more than that is ever held.
 
-    Each line comes as it was (blank ones and a trailing `\\r` too) but for a byte order mark at the very start of the
+    Each line comes as it was (blank ones and a trailing `\r` too) but for a byte order mark at the very start of the
     stream, so that a reader can count positions: a line took `len(line) + 1` bytes, a TooLong `size + 1`.
     """
 

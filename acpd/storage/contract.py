@@ -141,7 +141,10 @@ class Journals(ABC):
 
     @abstractmethod
     async def fork(self, source: Key, target: Key, header: Header, /, *, entry: str | None) -> None:
-        """Write the path up to `entry` (default: the leaf) and the newest config, commands, info facts as a new log. Blobs too. Synced."""
+        """Write the path up to `entry` (default: the leaf) and the newest config, commands, info facts as a new log.
+
+        Blobs too. Synced.
+        """
 
     @abstractmethod
     async def delete(self, key: Key, /) -> None:

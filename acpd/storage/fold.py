@@ -28,8 +28,8 @@ class Fold:
         "commands",
         "config",
         "created_at",
-        "inner",
         "info",
+        "inner",
         "labels",
         "last_entry",
         "last_id",
@@ -116,7 +116,7 @@ class Fold:
         self.last_entry = identifier
         self._kind = kind
 
-    def _prompt(self, line: Stored) -> None:
+    def _prompt(self, _line: Stored) -> None:
         self.prompted = True
         self.messages += 1
 

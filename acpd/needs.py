@@ -1,0 +1,55 @@
+"""What a live session needs of the rest: its store, its limits, and an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from acpd.errors import RequestError
+from acpd.storage.contract import Catalog, Journals, Lease, Session
+from acpd.turn import Prompt
+
+if TYPE_CHECKING:
+    from acpd.session import LiveSession
+
+
+class Store(NamedTuple):
+    """The four parts of a backend, none of them None."""
+
+    session: Session
+    journals: Journals
+    catalog: Catalog
+    lease: Lease
+
+
+class Settings(NamedTuple):
+    """Limits of live sessions. Seconds, and numbers of prompts."""
+
+    queue: int = 32
+    cancel_timeout: float = 10.0
+    stop_grace: float = 2.0
+    start_timeout: float = 30.0
+
+
+class Link(Protocol):
+    """What a session needs of the pipes to its agent."""
+
+    id: str
+    name: str
+    inner: bytes
+    """The agent's own id of the session, as JSON text."""
+
+    def prompt(self, prompt: Prompt, then: Callable[[bytes | None, RequestError | None], None], /) -> None: ...
+    def cancel(self) -> None: ...
+    def hold(self) -> None: ...
+    def release(self) -> None: ...
+    async def ask(self, method: str, params: bytes, /) -> bytes: ...
+    async def stop(self) -> None: ...
+
+
+class Agents(Protocol):
+    """Who starts agents for sessions."""
+
+    async def bring_up(self, session: LiveSession, /) -> Link:
+        """An agent that has this session's context. Raises AgentError, RequestError (the agent's own)."""
+        ...

@@ -1,0 +1,46 @@
+"""Opening a session that a dead holder left: what it left open is closed in the log, and the user is told.
+
+Nothing is run again by itself (docs/architecture.md, "Recovery").
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Raw
+
+from acpd.errors import StoreError
+from acpd.session import LiveSession
+
+INTERRUPTED = (
+    "This turn was interrupted: acpd or the machine stopped while it ran. Nothing of it is run again by itself;"
+    " what it had done before is unknown to the agent. Prompt again to go on."
+)
+NEVER_BEGUN = "This prompt was waiting when acpd stopped; the agent never got it. Send it again to run it."
+_decode_queue = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+
+
+async def recover(session: LiveSession) -> None:
+    """Close open asks, the open turn and the queue. Durable when it returns. Raises StoreError."""
+    fold = session.fold
+    session.recorder.tip = fold.last_entry
+    for ask in list(fold.asks):
+        member = b'"error":{"code":-32800,"message":"the agent is gone"}'
+        session.recorder.entry("answer", b',"ask":"%b","by":"acpd",%b' % (ask.encode(), member))
+    if fold.turn is not None:
+        session.recorder.tell(INTERRUPTED)
+        session.recorder.entry("turn", b',"state":"interrupted"')
+    if fold.queue is not None:
+        _end_queue(session, bytes(fold.queue))
+    if fold.seq != session.scribe.flushed:
+        if not session.scribe.commit():
+            raise session.scribe.error or StoreError("write", f"session {session.id}")
+        await session.scribe.settled()
+
+
+def _end_queue(session: LiveSession, prompts: bytes) -> None:
+    """Prompts that were accepted and never begun become part of the conversation, marked so."""
+    for waiting in _decode_queue(prompts):
+        written = session.recorder.branch("prompt", b',"prompt":%b' % bytes(waiting["prompt"]))
+        session.recorder.tell(NEVER_BEGUN)
+        session.recorder.entry("turn", b',"state":"interrupted","entry":"%b"' % written.id.encode())
+    session.scribe.fact("queue", b',"prompts":[]')
