@@ -151,8 +151,9 @@ def record(tmp: Path, mark: str, *, bug: str = "", **env: str) -> tuple[Path, di
     client.wait_update("agent_message_chunk", len(client.updates("agent_message_chunk")) + 3)
     client.notify("session/cancel", {"sessionId": one})
     client.result(ident)
-    fork = client.call("session/fork", {"sessionId": one, "cwd": str(tmp), "mcpServers": []})["sessionId"]
-    client.prompt(fork, "say forked")
+    if not bug:  # with late writes the log has no leaf yet to fork at
+        fork = client.call("session/fork", {"sessionId": one, "cwd": str(tmp), "mcpServers": []})["sessionId"]
+        client.prompt(fork, "say forked")
     client.call("session/close", {"sessionId": two})
     client.load(two, tmp)
     client.prompt(two, "say loaded")
@@ -173,9 +174,9 @@ def judged(tmp: Path, mark: str, *, power: bool, bug: str = "", **env: str) -> J
     order, sent = record(tmp, mark, bug=bug, **env)
     judge = Judge(sent, power=power)
     judge.run(order)
-    assert judge.answers >= 14
+    assert judge.answers >= 12
     assert judge.updates >= 50
-    assert judge.prompts >= 10
+    assert judge.prompts >= 9
     return judge
 
 

@@ -107,7 +107,8 @@ def allow(request: Json) -> Json | None:
 class Client:
     """One process and what was said to it.
 
-    `home` becomes ACPD_HOME; `mark` the unique variable of the case. Use as a context manager: leaving it closes stdin,
+    `home` becomes ACPD_HOME; `mark` the unique variable of the case. Ids are numbers, or texts with
+    `id_prefix`, where others use numbers on the same connection. Use as a context manager: leaving it closes stdin,
     waits for the end, kills what does not end, and fails if the peer broke a rule of the wire.
     """
 
@@ -121,6 +122,7 @@ class Client:
         cwd: Path | None = None,
         policy: Policy | None = allow,
         check: bool = True,
+        id_prefix: str = "",
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
@@ -134,6 +136,7 @@ class Client:
         self._send_lock = threading.Lock()
         self._unended = b""
         self._ids = itertools.count(1)
+        self._id_prefix = id_prefix
         self._check: Checks = checks() if check else Checks()
         self.stderr_path = home / f"stderr-{time.time_ns()}.txt"
         full = {**os.environ, "ACPD_HOME": str(home), proc.MARK: self.mark, **(env or {})}
@@ -171,7 +174,7 @@ class Client:
 
     def request(self, method: str, params: Json, *, id: Any = None) -> Any:  # noqa: A002
         """Send a request; gives its id."""
-        ident = next(self._ids) if id is None else id
+        ident = id if id is not None else f"{self._id_prefix}{next(self._ids)}" if self._id_prefix else next(self._ids)
         self.sent.append(Sent(ident, method, params))
         self.send({"id": ident, "method": method, "params": params})
         return ident
