@@ -9,6 +9,7 @@ Blocking; called in threads. No process is looked at here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -50,12 +51,11 @@ class LinkFolder:
 
     def _prune(self) -> None:
         known = {name.removesuffix(_RECORD) for name in os.listdir(self.path) if name.endswith(_RECORD)}
-        with os.scandir(self.path) as entries:
-            old = [
-                (entry.stat(follow_symlinks=False).st_mtime_ns, entry.name)
-                for entry in entries
-                if entry.name.endswith(_STDERR) and entry.name.removesuffix(_STDERR) not in known
-            ]
+        old: list[tuple[int, str]] = []
+        for name in os.listdir(self.path):
+            if name.endswith(_STDERR) and name.removesuffix(_STDERR) not in known:
+                with contextlib.suppress(FileNotFoundError):  # another agent starts at the same time and removed it
+                    old.append(((self.path / name).lstat().st_mtime_ns, name))
         for _, name in sorted(old)[: -OLD_STDERR or None]:
             self._files.unlink(self.path / name)
 
