@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -31,6 +32,18 @@ def run_pure(name: str, seed: int, seconds: float) -> int:
     return cases
 
 
+def run_processes(part: Callable[[random.Random, Path, float], int], seed: int, seconds: float) -> int:
+    """Real processes on a fresh store, which stays in place if it fails."""
+    home = Path(tempfile.mkdtemp(prefix="acpd-fuzz-"))
+    try:
+        done = part(random.Random(seed), home, seconds)
+    except BaseException:
+        print(f"fuzz: the store is in {home}, what was sent last in {KEPT}", file=sys.stderr)
+        raise
+    shutil.rmtree(home)
+    return done
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("--seconds", type=float, default=60)
@@ -44,11 +57,8 @@ def main() -> int:
     failed = 0
     for part in parts:
         try:
-            if part in processes:
-                with tempfile.TemporaryDirectory(prefix="acpd-fuzz-") as folder:
-                    done = processes[part](random.Random(seed), Path(folder), share * 3)
-            else:
-                done = run_pure(part, seed, share)
+            run = processes.get(part)
+            done = run_processes(run, seed, share * 3) if run else run_pure(part, seed, share)
         except (AssertionError, Exception):  # noqa: BLE001 - whatever it is, it is the finding
             failed += 1
             path = lines.save(KEPT, f"{part}-{seed}.txt", traceback.format_exc().encode())

@@ -79,6 +79,9 @@ class Tally:
         assert {} == more, f"answered more often than asked: {more}"
         client.lines.clear()
         client.sent.clear()
+        # An answer with id null may be one to an unreadable line or to a request whose id is null: nobody can tell which.
+        client.violations[:] = [problem for problem in client.violations if "an answer to id null" not in problem]
+        assert [] == client.violations, "\n".join(client.violations[:5])
 
 
 def from_agent(rng: random.Random, home: Path, seconds: float) -> int:

@@ -137,9 +137,9 @@ class WireCheck:
             return
         key = json.dumps(message["id"])
         method = message.get("method")
-        if isinstance(method, str):
-            asking.ask(key, method)
-        elif method is None:
+        if "method" in message:
+            asking.ask(key, method if isinstance(method, str) else "")  # no text: still a request, with an id to answer to
+        else:
             asked.close(key, message.get("result"), "error" in message)
 
     def _sent(self, line: bytes | str, side: str, *, asked: _Open, asking: _Open) -> None:
