@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from msgspec import Struct
+
 from acpd.errors import RequestError
 from acpd.rpc.protocol import Then
 
@@ -41,7 +43,7 @@ class Client(Protocol):
     async def drained(self) -> None: ...
 
 
-class Staged(NamedTuple):
+class Staged(Struct, gc=False):
     """One new line, ready for clients: its frame, or (ask) the id of the ask to send."""
 
     seq: int
@@ -80,12 +82,17 @@ class Attachment:
         if self.client.paused:
             self.fall_behind()
             return
-        kinds = self.client.kinds
+        client = self.client
+        kinds = client.kinds
+        frames: list[bytes] = []
         for item in staged:
             if item.ask:
+                client.send(b"".join(frames))
+                frames.clear()
                 self._ask(self, item.ask)
-            elif item.kind in kinds and item.origin is not self.client:
-                self.client.send(item.frame)
+            elif item.kind in kinds and item.origin is not client:
+                frames.append(item.frame)
+        client.send(b"".join(frames))
         self.cursor = seq
 
     def take_over(self, old: Attachment) -> None:

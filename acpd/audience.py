@@ -69,7 +69,10 @@ class Audience:
     @property
     def is_watched(self) -> bool:
         """Whether anybody reads along, so that frames are wanted at once."""
-        return any(each.live for each in self.attachments)
+        for each in self.attachments:  # noqa: SIM110  a third of the time of any()
+            if each.live:
+                return True
+        return False
 
     def stage(self, item: Staged) -> None:
         """A line that was appended; its frame leaves with the next `publish`."""

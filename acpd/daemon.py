@@ -4,41 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
 import os
 import signal
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acpd.agents.pool import AgentPool, Host, Log
 from acpd.agents.restore import Restorer
 from acpd.config import AgentChoice, Config, Paths
-from acpd.errors import AcpdError, ConfigError, StoreError
+from acpd.errors import AcpdError
 from acpd.needs import Settings, Store
 from acpd.registry import Registry
 from acpd.router import Connection
-from acpd.storage.contract import Backend
+from acpd.stores import open_store, resolve
 from acpd.tasks import Tasks
 from acpd.transports import stdio
 
 if TYPE_CHECKING:
     from acpd.agents.link import Runtime
 
-GROUP = "acpd.backends"
-"""Entry points of third parties: name -> function(root: Path, *, user, sync) -> Backend."""
-BACKENDS = ("workspace", "json", "sqlite")
-_STORES = "acpd_backends.stores:open_store"
 _LINKS = "acpd_backends.links:LinkFolder"
 STOP_SECONDS = 8.0
 """For everything that stopping does; then the process ends all the same."""
-
-
-def resolve(name: str) -> Any:
-    """The object named `module:attribute`."""
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 def serve_stdio(config: Config, paths: Paths, choice: AgentChoice) -> int:
@@ -72,33 +60,6 @@ class Logger:
                 wrapper_class=structlog.make_filtering_bound_logger(self._level),
             )
         getattr(self._logger, level)(event, **values)
-
-
-def open_store(config: Config) -> Store:
-    """The configured store: one of the built-in ones, or what a third party brings over the parts of "workspace".
-
-    Raises ConfigError for an unknown backend, StoreError. Blocks.
-    """
-    storage = config.storage
-    made = partial(resolve(_STORES), root=Path(storage.path), user=config.user, sync=storage.sync)
-    if storage.backend in BACKENDS:
-        return _whole(made(storage.backend))
-    from importlib.metadata import entry_points  # 46 ms
-
-    found = entry_points(group=GROUP, name=storage.backend)
-    if not found:
-        known = ", ".join((*BACKENDS, *entry_points(group=GROUP).names))
-        where = config.sources.get("storage.backend", "default")
-        raise ConfigError(f"{where}: unknown storage backend {storage.backend!r}", hint=f"[storage] backend is one of {known}")
-    own: Backend = next(iter(found)).load()(Path(storage.path), user=config.user, sync=storage.sync)
-    other: Backend = made("workspace")
-    return _whole(Backend(own.session, own.journals or other.journals, own.catalog or other.catalog, own.lease or other.lease))
-
-
-def _whole(backend: Backend) -> Store:
-    if backend.journals is None or backend.catalog is None or backend.lease is None:
-        raise StoreError("open", "the store", cause="its backend brings no journals, catalog or lease")
-    return Store(backend.session, backend.journals, backend.catalog, backend.lease)
 
 
 class _Noise(Log):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from importlib import import_module
-from pathlib import Path
 from typing import NamedTuple
 
 from acpd.cli import output
 from acpd.config import Config
 from acpd.errors import SessionNotFound, StoreError
-from acpd.storage.contract import Backend, Catalog, Journals, Key, Row
+from acpd.storage.contract import Catalog, Journals, Key, Row
+from acpd.stores import open_store
 
 
 class Store(NamedTuple):
@@ -29,20 +28,16 @@ def exists(config: Config) -> bool:
 @asynccontextmanager
 async def opened(config: Config) -> AsyncGenerator[Store, None]:
     """The configured store, its catalog up to date. Raises StoreError."""
-    # By name: acpd does not import its backends (docs/architecture.md, "Floors").
-    open_store = import_module("acpd_backends.stores").open_store
-    storage = config.storage
-    backend: Backend = open_store(storage.backend, Path(storage.path), user=config.user, sync=storage.sync)
-    if backend.journals is None or backend.catalog is None:
-        raise StoreError("read", config.storage.path, cause=f"the backend {config.storage.backend} has no logs")
+    whole = open_store(config)
     try:
-        behind = await _bring_up_to_date(backend.catalog, backend.journals)
-        yield Store(backend.journals, backend.catalog)
+        behind = await _bring_up_to_date(whole.catalog, whole.journals)
+        yield Store(whole.journals, whole.catalog)
         if behind is not None:  # only now: a command that failed has said its own line
             output.complain(f"the catalog may be behind: {behind}")
     finally:
-        await backend.catalog.close()
-        await backend.session.close()
+        await whole.journals.close()
+        await whole.catalog.close()
+        await whole.session.close()
 
 
 async def _bring_up_to_date(catalog: Catalog, journals: Journals) -> StoreError | None:
