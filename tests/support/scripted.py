@@ -1,0 +1,108 @@
+"""acpd around the scriptable agent, one store, as many starts as a test needs.
+
+What the agents wrote and got stands in `wire` (see agent.py, `--wire`), what they remember in `state`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.support import commands, proc, store
+from tests.support.agent import read_wire
+from tests.support.client import Client, Json, Line, Policy, RpcError, allow
+from tests.support.paths import ROOT
+
+AGENT = ROOT / "tests" / "support" / "agent.py"
+EVERYTHING: Json = {
+    "fs": {"readTextFile": True, "writeTextFile": True},
+    "terminal": True,
+    "elicitation": {"form": {}, "url": {}},
+    "session": {"notices": {}, "compaction": {}, "configOptions": {"boolean": {}}},
+    "plan": {},
+    "auth": {"terminal": True},
+}
+"""Capabilities of a client that can do all of ACP v1 that acpd passes on."""
+
+
+class Stage:
+    """The folders of one test, and the acpd processes that it started. `finish` ends the newest and judges it."""
+
+    def __init__(self, tmp: Path) -> None:
+        self.tmp = tmp
+        self.home = tmp / "home"
+        self.cwd = tmp / "work"
+        self.cwd.mkdir()
+        self.wire = tmp / "agent.wire"
+        self.state = tmp / "agent.state"
+        self.mark = proc.new_mark()
+        self._clients: list[Client] = []
+
+    def command(self, *options: str, flags: tuple[str, ...] = ()) -> list[str]:
+        """An acpd around the scriptable agent with these options of its own; `flags` are acpd's."""
+        agent = [sys.executable, str(AGENT), "--wire", str(self.wire), "--state", str(self.state), *options]
+        return commands.acpd("run", *flags, "--", *agent)
+
+    def launch(
+        self,
+        *options: str,
+        flags: tuple[str, ...] = (),
+        command: list[str] | None = None,
+        policy: Policy | None = allow,
+        env: Mapping[str, str] | None = None,
+    ) -> Client:
+        """A new acpd on the same store, not yet initialized."""
+        client = Client(
+            command or self.command(*options, flags=flags), self.home, mark=self.mark, policy=policy, env=env, cwd=self.tmp
+        )
+        self._clients.append(client)
+        return client
+
+    def start(self, *options: str, capabilities: Json | None = None, **more: Any) -> Client:
+        """The same, initialized; by default the client has every capability."""
+        client = self.launch(*options, **more)
+        client.initialize(**(EVERYTHING if capabilities is None else capabilities))
+        return client
+
+    def finish(self, client: Client) -> dict[str, store.Log]:
+        """End acpd by the end of its input: exit code 0, a clean wire, no process left, a whole store."""
+        client.close_stdin()
+        assert 0 == client.wait_exit(), client.story()
+        client.stop()
+        client.assert_clean()
+        proc.assert_none_left(self.mark)
+        return store.check_store(self.home)
+
+    def agent_got(self, method: str = "") -> list[Json]:
+        """What agents were sent so far, by all of acpd's processes."""
+        messages = [json.loads(line) for line in read_wire(self.wire)[0]]
+        return [message for message in messages if method in ("", message.get("method"))]
+
+    def agent_wrote(self) -> list[bytes]:
+        return read_wire(self.wire)[1]
+
+    def end(self) -> None:
+        for client in self._clients:
+            client.stop()
+        proc.kill_marked(self.mark)
+
+
+def failing(client: Client, method: str, params: Json) -> RpcError:
+    """The error that this request is answered with."""
+    try:
+        result = client.call(method, params)
+    except RpcError as error:
+        return error
+    raise AssertionError(f"{method} was answered with {result}")
+
+
+def prompt_params(session: str, text: str) -> Json:
+    return {"sessionId": session, "prompt": [{"type": "text", "text": text}]}
+
+
+def after(client: Client, line: Line) -> list[Line]:
+    """The lines that came behind this one."""
+    return client.lines[line.number + 1 :]
