@@ -47,7 +47,7 @@ class Agents(Struct, frozen=True, kw_only=True):
     default: Text = ""
     start_timeout: Seconds = 30.0
     cancel_timeout: Seconds = 10.0
-    stop_grace: Seconds = 2.0
+    stop_grace: Seconds = 1.0
     programs: dict[str, Agent] = {}
 
 

@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,14 @@ from acpd.router import Connection
 from acpd.stores import open_store, resolve
 from acpd.tasks import Tasks
 from acpd.transports import stdio
+from acpd.wire.ids import Clock
 
 if TYPE_CHECKING:
     from acpd.agents.link import Runtime
 
 _LINKS = "acpd_backends.links:LinkFolder"
+UNPROMPTED_DAYS = 1
+"""How long a session that nobody prompted is kept after its last client left."""
 STOP_SECONDS = 8.0
 """For everything that stopping does; then the process ends all the same."""
 
@@ -107,11 +111,12 @@ class Daemon:
         )
         store = await self._open_store()
         runtime: Runtime = resolve(_LINKS)(Path(self._paths.runtime) / "links")
-        pool = AgentPool(runtime, settings, self._tasks, _Noise(self._log))
+        known = {name: config.choose(name) for name in config.agents.programs}
+        pool = AgentPool(runtime, settings, self._tasks, _Noise(self._log), known)
         registry = Registry(store, Restorer(pool), settings, self._tasks, config.user)
         connection = Connection(registry, pool, Host(choice, dict(os.environ)), self._tasks, stopping.set)
         connection.log = lambda event, text: self._log("info", event, text=text)
-        self._tasks.spawn(self._recover(pool, store), name="recover")
+        self._tasks.spawn(self._recover(pool, registry), name="recover")
         self._tasks.spawn(pool.trim(), name="trim")
         await stdio.connect(connection.peer, stdin, stdout)
         gc.freeze()
@@ -119,9 +124,12 @@ class Daemon:
         await self._stop(registry, pool, store, connection)
         return 0
 
-    async def _recover(self, pool: AgentPool, store: Store) -> None:
+    async def _recover(self, pool: AgentPool, registry: Registry) -> None:
+        """What an earlier acpd left: agents, rows of sessions that it had open, sessions that nobody ever used."""
         await pool.end_leftovers()
-        await store.catalog.recover(store.journals)
+        await registry.store.catalog.recover(registry.store.journals)
+        day_ago = Clock(lambda: time.time_ns() - UNPROMPTED_DAYS * 86_400_000_000_000).now()
+        await registry.forget_unprompted(day_ago)
 
     async def _open_store(self) -> Store:
         return await asyncio.to_thread(open_store, self._config)

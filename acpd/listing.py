@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import os
@@ -15,6 +16,7 @@ from acpd.agents.link import AgentLink
 from acpd.errors import AcpdError, RequestError
 from acpd.storage.contract import After, Row
 from acpd.wire.envelope import encode
+from acpd.wire.lines import Header
 
 if TYPE_CHECKING:
     from acpd.router import Connection
@@ -43,8 +45,11 @@ def normal_folder(path: str) -> str:
     return os.path.realpath(path)
 
 
-def same_folder(one: str, other: str) -> bool:
-    return one == other or normal_folder(one) == normal_folder(other)
+async def same_folder(cwd: str, header: Header) -> bool:
+    """Whether a client means the folder of this session, by another spelling or not, the folder being there or not."""
+    if cwd in (header.cwd, header.folder):
+        return True
+    return await asyncio.to_thread(normal_folder, cwd) == (header.folder or header.cwd)
 
 
 async def page(connection: Connection, said: ListSessions) -> bytes:
@@ -53,12 +58,12 @@ async def page(connection: Connection, said: ListSessions) -> bytes:
     if cursor is not None and cursor.agent is not None:
         return await _agents_page(connection, said.cwd, cursor.agent)
     after = After(cursor.at, cursor.id) if cursor is not None else None
-    cwd = said.cwd
+    cwd = await asyncio.to_thread(normal_folder, said.cwd) if said.cwd is not None else None
     await connection.registry.refresh()
     rows = await connection.registry.store.catalog.page(
         agent=connection.host.agent_name or None, cwd=cwd, after=after, limit=PAGE
     )
-    found = [_info(row) for row in rows]
+    found = [_info(row, said.cwd or row.cwd) for row in rows]
     if after is None:
         found = _unprompted(connection, cwd) + found
     if len(rows) == PAGE:
@@ -76,12 +81,13 @@ def _unprompted(connection: Connection, cwd: str | None) -> list[bytes]:
         for session in connection.registry.live.values()
         if not session.fold.prompted
         and session.audience.attachment(connection)
-        and (cwd is None or same_folder(cwd, session.header.cwd))
+        and cwd in (None, session.header.folder or session.header.cwd)
     ]
 
 
-def _info(row: Row) -> bytes:
-    value: dict[str, object] = {"sessionId": row.id, "cwd": row.cwd, "updatedAt": row.updatedAt}
+def _info(row: Row, cwd: str) -> bytes:
+    """`cwd`: the client's own spelling where it named one, so that it knows it again."""
+    value: dict[str, object] = {"sessionId": row.id, "cwd": cwd, "updatedAt": row.updatedAt}
     if row.title:
         value["title"] = row.title
     if row.dirs:
@@ -101,9 +107,12 @@ def _encoded(cursor: _Cursor) -> str:
 
 def _decoded(text: str) -> _Cursor:
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=_Cursor)
+        found = msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=_Cursor)
     except (ValueError, binascii.Error, msgspec.DecodeError):
-        raise RequestError(errors.INVALID_PARAMS, "cursor is not one that session/list gave") from None
+        found = _Cursor()
+    if not found.id and found.agent is None:
+        raise RequestError(errors.INVALID_PARAMS, "cursor is not one that session/list gave")
+    return found
 
 
 def _lister(connection: Connection) -> AgentLink | None:
@@ -125,19 +134,27 @@ async def _agents_page(connection: Connection, cwd: str | None, cursor: str) -> 
         listed = msgspec.json.decode(await link.ask("session/list", encode(params), timeout=AGENT_TIMEOUT), type=_Listed)
     except (AcpdError, msgspec.DecodeError):
         return _result([], None)
-    known = await connection.registry.store.catalog.inner_ids(link.name)
-    known |= {session.fold.inner for session in connection.registry.live.values()}
-    found = [encode({**one, "_meta": Raw(_ADOPT)}) for one in listed.sessions if _is_new(one, known, cwd)]
+    folder = await asyncio.to_thread(normal_folder, cwd) if cwd is not None else None
+    found = await _new_ones(connection, link, listed.sessions, folder)
     return _result(found, _Cursor(agent=listed.nextCursor) if listed.nextCursor else None)
 
 
-def _is_new(one: dict[str, Raw], known: set[str], cwd: str | None) -> bool:
-    try:
-        session_id = msgspec.json.decode(one["sessionId"], type=str)
-        folder = msgspec.json.decode(one["cwd"], type=str)
-    except (KeyError, msgspec.DecodeError):
-        return False
-    return session_id not in known and (cwd is None or same_folder(folder, cwd))
+async def _new_ones(connection: Connection, link: AgentLink, listed: list[dict[str, Raw]], cwd: str | None) -> list[bytes]:
+    """Those that acpd does not know, in this folder, marked. What is no SessionInfo is left out."""
+    said: list[tuple[str, str, dict[str, Raw]]] = []
+    for one in listed:
+        try:
+            said.append((msgspec.json.decode(one["sessionId"], type=str), msgspec.json.decode(one["cwd"], type=str), one))
+        except (KeyError, msgspec.DecodeError):
+            continue
+    folders = await asyncio.to_thread(lambda: [normal_folder(folder) for _, folder, _ in said])
+    known = await connection.registry.store.catalog.known_inner(link.name, [session_id for session_id, _, _ in said])
+    known |= {session.fold.inner for session in connection.registry.live.values()}
+    return [
+        encode({**one, "_meta": Raw(_ADOPT)})
+        for (session_id, _, one), folder in zip(said, folders, strict=True)
+        if session_id not in known and cwd in (None, folder)
+    ]
 
 
 async def delete_inner(link: AgentLink, inner: str, timeout: float) -> None:

@@ -27,7 +27,7 @@ class Settings(NamedTuple):
 
     queue: int = 32
     cancel_timeout: float = 10.0
-    stop_grace: float = 2.0
+    stop_grace: float = 1.0
     start_timeout: float = 30.0
 
 

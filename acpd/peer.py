@@ -7,7 +7,9 @@ order of the stream. Output leaves in the order of the calls, one write a tick.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
+from typing import BinaryIO, Literal
 from typing import Protocol as Interface
 
 from acpd.errors import ConnectionBroken, RequestError
@@ -16,6 +18,16 @@ from acpd.rpc.protocol import Params, Then
 from acpd.wire import envelope
 
 HIGH_WATER = 256 * 1024
+
+
+def pipe_end(fd: int, mode: Literal["rb", "wb"]) -> BinaryIO:
+    """This descriptor, for `connect_read_pipe` and `connect_write_pipe`, which close it in the end. Call it on the loop.
+
+    uvloop closes the descriptor itself and then this object as well: were it to close the number again, that could be
+    another file's by then, a log's or an agent's. asyncio's own loop leaves the closing to the object.
+    """
+    own = not type(asyncio.get_running_loop()).__module__.startswith("uvloop")
+    return os.fdopen(fd, mode, buffering=0, closefd=False)
 
 
 class Owner(Interface):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 
 from acpd.errors import SessionNotFound
@@ -36,7 +37,7 @@ class Registry:
     def new_id(self) -> str:
         return self._ids.new()
 
-    def header(
+    async def header(
         self,
         session_id: str,
         agent: str,
@@ -45,6 +46,7 @@ class Registry:
         directories: tuple[str, ...] = (),
         parent: Parent | None = None,
     ) -> Header:
+        folder = await asyncio.to_thread(os.path.realpath, cwd)
         return Header(
             version=VERSION,
             id=session_id,
@@ -55,6 +57,7 @@ class Registry:
             createdAt=self._clock.now(),
             parent=parent,
             additionalDirectories=directories,
+            folder="" if folder == cwd else folder,
         )
 
     def key(self, session_id: str, agent: str) -> Key:
@@ -116,7 +119,7 @@ class Registry:
 
     async def fork(self, source: LiveSession, cwd: str, directories: tuple[str, ...]) -> LiveSession:
         """A new session with the source's path up to its leaf. The source is not touched."""
-        header = self.header(
+        header = await self.header(
             self.new_id(), source.key.agent, cwd, source.header.command, directories, Parent(source.id, source.fold.leaf)
         )
         target = self.key(header.id, header.agent)
@@ -163,6 +166,13 @@ class Registry:
         """Bring the catalog up to what the live sessions' logs say now."""
         for saver in list(self._savers.values()):
             await saver.row()
+
+    async def forget_unprompted(self, before: str) -> int:
+        """Delete the sessions that nobody ever prompted and nobody has had open since. Returns how many."""
+        rows = await self.store.catalog.unprompted(before)
+        for row in rows:
+            await self.delete(row.id)
+        return len(rows)
 
     async def delete(self, session_id: str) -> None:
         """Remove every artefact. Absent is no error. Raises SessionBusy when another process has it open."""

@@ -15,10 +15,11 @@ from msgspec import UNSET
 
 from acpd import errors, listing
 from acpd.agents.link import AgentLink
-from acpd.agents.pool import AgentPool, Host, stored_command
+from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import inner_id
 from acpd.announce import client_capabilities, for_agent, initialize_answer
 from acpd.attachment import ClientCapabilities
+from acpd.config import without_secrets
 from acpd.errors import AcpdError, AgentError, ConnectionBroken, RequestError, SessionNotFound
 from acpd.peer import Peer
 from acpd.registry import Registry
@@ -49,6 +50,8 @@ class Connection:
         self._initialized = False
         self._starting: asyncio.Task[AgentLink] | None = None
         self._running: dict[bytes, asyncio.Task[None]] = {}
+        self._unattached: list[tuple[str, Prompt]] = []
+        """Prompts whose session is still being opened, so that a cancel finds them."""
 
     # -- acpd.attachment.Client
 
@@ -95,15 +98,21 @@ class Connection:
     def on_notification(self, method: str, params: Params, /) -> None:
         try:
             if method == "session/cancel" and self._initialized:
-                session = self.registry.live.get(messages.parse_cancel(params).sessionId)
-                if session is not None:
-                    session.cancel()
+                self._cancel(messages.parse_cancel(params).sessionId)
             elif method == "$/cancel_request":
                 self._cancel_request(bytes(messages.parse_cancel_request(params).requestId))
             elif method.startswith("_") and not method.startswith("_acpd/"):
                 self._pass_on(method, params)
         except RequestError as error:
             self.log("bad notification", f"{method}: {error}")
+
+    def _cancel(self, session_id: str) -> None:
+        for waiting_for, prompt in self._unattached:
+            if waiting_for == session_id:
+                prompt.cancelled = True
+        session = self.registry.live.get(session_id)
+        if session is not None:
+            session.cancel()
 
     def _cancel_request(self, request: bytes) -> None:
         """ACP v1 cancellation: exactly one answer, a result or -32800; unknown ids are nothing."""
@@ -261,8 +270,8 @@ class Connection:
 
     async def _record_new(self, said: messages.NewSession, link: AgentLink, result: bytes) -> LiveSession:
         link.inner = inner_id(result)
-        header = self.registry.header(
-            self.registry.new_id(), link.name, said.cwd, stored_command(link.command), said.directories
+        header = await self.registry.header(
+            self.registry.new_id(), link.name, said.cwd, without_secrets(link.command), said.directories
         )
         session = await self.registry.create(header)
         session.link = link
@@ -300,7 +309,7 @@ class Connection:
             session = await self.registry.open(said.sessionId)
         except SessionNotFound:
             session = await self._adopt(said, params)
-        if not listing.same_folder(said.cwd, session.header.cwd):
+        if not await listing.same_folder(said.cwd, session.header):
             raise RequestError(
                 errors.INVALID_PARAMS,
                 f"session {session.id} has the working directory {session.header.cwd}",
@@ -381,7 +390,11 @@ class Connection:
 
     async def prompt_unattached(self, session_id: str, prompt: Prompt) -> None:
         """A prompt for a session that this client did not load: it is resumed first."""
-        session = await self.registry.open(session_id)
+        self._unattached.append((session_id, prompt))
+        try:
+            session = await self.registry.open(session_id)
+        finally:
+            self._unattached.remove((session_id, prompt))
         if session.audience.attachment(self) is None:
             session.host = self.host
             session.audience.start(session.attach(self))
@@ -437,7 +450,9 @@ async def _prompt_unattached(
 
 async def adopt(connection: Connection, link: AgentLink, said: messages.OldSession, params: bytes) -> LiveSession:
     """See Connection._adopt."""
-    header = connection.registry.header(said.sessionId, link.name, said.cwd, stored_command(link.command), said.directories)
+    header = await connection.registry.header(
+        said.sessionId, link.name, said.cwd, without_secrets(link.command), said.directories
+    )
     session = await connection.registry.create(header)
     session.host = connection.host
     session.setup = params

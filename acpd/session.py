@@ -208,7 +208,7 @@ class LiveSession:
         self._write_queue()
 
     def _write_queue(self) -> None:
-        waiting = [b'{"prompt":%b}' % each.blocks for each in self.queue if not each.cancelled and len(each.blocks) < BLOB]
+        waiting = [b'{"prompt":%b}' % each.blocks for each in self.queue if not each.cancelled]
         self.scribe.fact("queue", b',"prompts":[%b]' % b",".join(waiting))
         self.audience.publish()
 
@@ -267,11 +267,18 @@ class LiveSession:
         try:
             await self.ensure_agent()
         except (AcpdError, OSError) as error:
-            if self.current is prompt and self.state is Turn.STARTING:
-                failure = error if isinstance(error, RequestError) else RequestError(errors.INTERNAL_ERROR, str(error))
-                self._end(prompt, "", None, failure)
-            return
-        self._forward(prompt)
+            self._not_started(
+                prompt, error if isinstance(error, RequestError) else RequestError(errors.INTERNAL_ERROR, str(error))
+            )
+        except Exception:  # a bug, which is logged; the prompt is answered all the same
+            self._not_started(prompt, RequestError(errors.INTERNAL_ERROR, "internal error, see acpd's log"))
+            raise
+        else:
+            self._forward(prompt)
+
+    def _not_started(self, prompt: Prompt, error: RequestError) -> None:
+        if self.current is prompt and self.state is Turn.STARTING:
+            self._end(prompt, "", None, error)
 
     async def ensure_agent(self) -> Link:
         """The agent, started once however many ask. Raises AgentError, RequestError (the agent's own), OSError.

@@ -14,6 +14,7 @@ from acpd.agents.process import LINK_VARIABLE, Watched
 from acpd.config import AgentChoice
 from acpd.errors import AgentError
 from acpd.needs import Settings
+from acpd.peer import pipe_end
 from acpd.tasks import Tasks
 from acpd.wire.ids import Ids
 
@@ -43,8 +44,12 @@ class Host:
 class AgentPool:
     """Starts links and knows all that live."""
 
-    def __init__(self, runtime: Runtime, settings: Settings, tasks: Tasks, log: Log) -> None:
+    def __init__(
+        self, runtime: Runtime, settings: Settings, tasks: Tasks, log: Log, known: Mapping[str, AgentChoice] | None = None
+    ) -> None:
         self.links: dict[str, AgentLink] = {}
+        self.known = known or {}
+        """The configured agents by name: who drives sessions of theirs that another agent's client opens."""
         self.settings = settings
         self._runtime = runtime
         self._tasks = tasks
@@ -56,7 +61,7 @@ class AgentPool:
 
         Raises AgentNotFound, AgentTimeout, AgentExited, AgentError, RequestError (the agent's own); no process is left then.
         """
-        link = await self._spawn(host, choice, cwd or choice.cwd)
+        link = await self._spawn(host, choice, choice.cwd or cwd)
         try:
             answer = await link.ask("initialize", host.initialize, timeout=self.settings.start_timeout)
             link.raw_initialize = answer
@@ -133,22 +138,23 @@ class Log:
 
 async def _connect(link: AgentLink, pipes: process.Pipes) -> None:
     loop = asyncio.get_running_loop()
-    writer, _ = await loop.connect_write_pipe(lambda: link.peer, os.fdopen(pipes.stdin, "wb", buffering=0))
+    writer, _ = await loop.connect_write_pipe(lambda: link.peer, pipe_end(pipes.stdin, "wb"))
     link.peer.use_writer(writer)
-    reader, _ = await loop.connect_read_pipe(lambda: link.peer, os.fdopen(pipes.stdout, "rb", buffering=0))
+    reader, _ = await loop.connect_read_pipe(lambda: link.peer, pipe_end(pipes.stdout, "rb"))
     link.peer.use_reader(reader)
 
 
 def end_leftovers(runtime: Runtime) -> int:
-    """See AgentPool.end_leftovers. Blocks."""
+    """See AgentPool.end_leftovers. Blocks. Without /proc nothing can be told; agents end there by EOF."""
     ended = 0
+    if not process.start_time(os.getpid()):
+        return ended
     for identifier, data in runtime.recorded():
-        owner, started = data.get("owner"), data.get("ownerStarted")
         same_boot = data.get("boot") == process.boot_id()
-        if same_boot and isinstance(owner, int) and process.start_time(owner) == started != 0:
+        if same_boot and _lives(data.get("owner"), data.get("ownerStarted")):
             continue
         pid = data.get("pid")
-        if same_boot and isinstance(pid, int) and process.start_time(pid) == data.get("started") != 0:
+        if same_boot and isinstance(pid, int) and _lives(pid, data.get("started")):
             process.signal_group(pid, signal.SIGKILL)
             ended += 1
         if same_boot:
@@ -158,13 +164,5 @@ def end_leftovers(runtime: Runtime) -> int:
     return ended
 
 
-def stored_command(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command as it may be stored: without the values of arguments that carry secrets."""
-    kept: list[str] = []
-    hide = False
-    for argument in command:
-        name, equals, _ = argument.partition("=")
-        secret = name.startswith("-") and any(word in name.lower() for word in ("key", "token", "secret"))
-        kept.append(HIDDEN if hide else f"{name}={HIDDEN}" if secret and equals else argument)
-        hide = secret and not equals and not hide
-    return tuple(kept)
+def _lives(pid: object, started: object) -> bool:
+    return isinstance(pid, int) and process.start_time(pid) == started != 0

@@ -81,6 +81,9 @@ class Restorer:
         """The connection's agent if the session was made with it, else the agent of the stored command."""
         if host.agent_name == session.key.agent:
             return host.take_warm() or await self._pool.start(host, host.choice, session.header.cwd)
+        known = self._pool.known.get(session.key.agent)
+        if known is not None:
+            return await self._pool.start(host, known, session.header.cwd)
         if not session.header.command or HIDDEN in session.header.command:
             raise AgentError(
                 f"session {session.id} was made with agent {session.key.agent}, whose command is not known here",

@@ -55,8 +55,8 @@ def _keep_state(link: AgentLink, session: LiveSession, identifier: bytes, params
         said = msgspec.json.decode(params, type=StateParams)
     except msgspec.DecodeError as error:
         raise RequestError(errors.INVALID_PARAMS, f"_acpd/state: {error}") from None
-    if not said.name:
-        raise RequestError(errors.INVALID_PARAMS, "_acpd/state: name is empty")
+    if not said.name or said.name.startswith("acpd."):
+        raise RequestError(errors.INVALID_PARAMS, "_acpd/state: name is empty or begins with acpd., which is acpd's own")
     session.keep_state(said.name, bytes(said.value), link.reply(identifier))
 
 

@@ -169,6 +169,7 @@ class Row(Struct, frozen=True, kw_only=True):
     agent: str
     user: str | None = None
     cwd: str = ""
+    """The real path of the header's cwd."""
     title: str = ""
     createdAt: str = ""
     updatedAt: str = ""
@@ -216,8 +217,12 @@ class Catalog(ABC):
         """Absent is no error."""
 
     @abstractmethod
-    async def inner_ids(self, agent: str, /) -> set[str]:
-        """The agents' own ids of the sessions made with this agent."""
+    async def known_inner(self, agent: str, ids: Sequence[str], /) -> set[str]:
+        """Which of these are agents' own ids of sessions made with this agent."""
+
+    @abstractmethod
+    async def unprompted(self, before: str, /) -> list[Row]:
+        """Clean rows that were never prompted and last changed before this time."""
 
     @abstractmethod
     async def recover(self, journals: Journals, /) -> int:

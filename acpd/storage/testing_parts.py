@@ -222,13 +222,23 @@ class CatalogConformance(Store):
                 assert (await catalog.get("s"), [row.id for row in await catalog.page()]) == (None, ["t"])
 
     async def test_inner_ids_are_those_of_one_agent(self, tmp_path: Path) -> None:
-        """`inner_ids` gives the agent's own ids of its sessions, without those that have none."""
+        """`known_inner` tells which ids are this agent's own for sessions of the store."""
         async with self.opened(tmp_path) as store:
             catalog = part(store.catalog)
             for identifier, agent, inner in (("1", "a", "x"), ("2", "a", "y"), ("3", "b", "z"), ("4", "a", "")):
                 await catalog.put(row_at(identifier, 1, agent=agent, inner=inner))
-            assert {"x", "y"} == await catalog.inner_ids("a")
-            assert set() == await catalog.inner_ids("c")
+            assert {"x", "y"} == await catalog.known_inner("a", ["x", "y", "z", "", "w"])
+            assert set() == await catalog.known_inner("c", ["x"])
+
+    async def test_sessions_that_were_never_prompted_are_found(self, tmp_path: Path) -> None:
+        """`unprompted` gives clean rows without a prompt that are older than the time."""
+        async with self.opened(tmp_path) as store:
+            catalog = part(store.catalog)
+            await catalog.put(row_at("old", 1, prompted=False))
+            await catalog.put(row_at("open", 1, prompted=False, state="open"))
+            await catalog.put(row_at("prompted", 1))
+            await catalog.put(row_at("new", 3, prompted=False))
+            assert [row.id for row in await catalog.unprompted(row_at("t", 2).updatedAt)] == ["old"]
 
     async def test_recovery_reads_open_rows_again(self, tmp_path: Path) -> None:
         """A new catalog reads every log; later only "open" rows are read again; one whose log is gone goes."""

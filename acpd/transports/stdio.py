@@ -8,7 +8,7 @@ import os
 import stat
 import threading
 
-from acpd.peer import Peer
+from acpd.peer import Peer, pipe_end
 
 READ = 64 * 1024
 PIPE = 1024 * 1024
@@ -42,12 +42,12 @@ async def connect(peer: Peer, stdin: int, stdout: int) -> None:
     if _is_file(stdout):
         peer.use_writer(_FileWriter(stdout))
     else:
-        writer, _ = await loop.connect_write_pipe(lambda: peer, os.fdopen(stdout, "wb", buffering=0))
+        writer, _ = await loop.connect_write_pipe(lambda: peer, pipe_end(stdout, "wb"))
         peer.use_writer(writer)
     if _is_file(stdin):
         threading.Thread(target=_feed, args=(peer, stdin, loop), daemon=True, name="stdin").start()
     else:
-        reader, _ = await loop.connect_read_pipe(lambda: peer, os.fdopen(stdin, "rb", buffering=0))
+        reader, _ = await loop.connect_read_pipe(lambda: peer, pipe_end(stdin, "rb"))
         peer.use_reader(reader)
 
 

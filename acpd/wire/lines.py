@@ -38,6 +38,8 @@ class Header(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t
     createdAt: str = ""
     parent: Parent | None = None
     additionalDirectories: tuple[str, ...] = ()
+    folder: str = ""
+    """The real path of `cwd` when the session was made, where that is another text: what listings compare."""
 
 
 class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):

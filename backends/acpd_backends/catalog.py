@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from acpd.errors import SessionNotFound, StoreError
@@ -73,9 +74,12 @@ class SqliteCatalog(Catalog):
         for (agent,) in await self._database.write(lambda db: query(db, sql, session_id)):
             self._index.removed(agent, session_id)
 
-    async def inner_ids(self, agent: str, /) -> set[str]:
-        sql = """SELECT "inner" FROM session WHERE agent = ?1 AND "inner" <> ''"""
-        return {inner for (inner,) in await self._database.read(lambda db: query(db, sql, agent))}
+    async def known_inner(self, agent: str, ids: Sequence[str], /) -> set[str]:
+        sql = 'SELECT 1 FROM session WHERE agent = ?1 AND "inner" = ?2'
+        return await self._database.read(lambda db: {each for each in ids if each and query(db, sql, agent, each)})
+
+    async def unprompted(self, before: str, /) -> list[Row]:
+        return await self._rows("WHERE NOT prompted AND state = 'clean' AND updatedAt < ?1 LIMIT 1000", before)
 
     async def recover(self, journals: Journals, /) -> int:
         """Rows of sessions that another process has open stay "open"; a row whose log is gone goes; one whose log
