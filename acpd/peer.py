@@ -27,7 +27,7 @@ def pipe_end(fd: int, mode: Literal["rb", "wb"]) -> BinaryIO:
     another file's by then, a log's or an agent's. asyncio's own loop leaves the closing to the object.
     """
     own = not type(asyncio.get_running_loop()).__module__.startswith("uvloop")
-    return os.fdopen(fd, mode, buffering=0, closefd=False)
+    return os.fdopen(fd, mode, buffering=0, closefd=own)
 
 
 class Owner(Interface):
