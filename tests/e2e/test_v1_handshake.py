@@ -121,8 +121,8 @@ def test_auth_required_keeps_its_data(play: Stage) -> None:
         "for line in sys.stdin:\n"
         "    m = json.loads(line)\n"
         "    if m['method'] == 'initialize': print(json.dumps({'jsonrpc':'2.0','id':m['id'],'result':{'protocolVersion':1}}))\n"
-        "    else: print('{\"jsonrpc\":\"2.0\",\"id\":%s,\"error\":{\"code\":-32000,\"message\":\"who?\","
-        "\"data\":{\"authMethods\":[{\"id\":\"x\",\"name\":\"X\"}], \"n\":1e2}}}' % json.dumps(m['id']))\n"
+        '    else: print(\'{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"who?",'
+        '"data":{"authMethods":[{"id":"x","name":"X"}], "n":1e2}}}\' % json.dumps(m[\'id\']))\n'
         "    sys.stdout.flush()\n"
     )
     client = play.start(command=[*play.command()[:4], str(play.tmp / "picky.py")])
