@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import IntEnum, auto
 
 from msgspec import Struct
 
@@ -13,7 +13,7 @@ STOP_REASONS = frozenset({"end_turn", "max_tokens", "max_turn_requests", "refusa
 """The closed enum of ACP v1."""
 
 
-class Turn(Enum):
+class Turn(IntEnum):
     """What a session is doing."""
 
     IDLE = auto()
@@ -27,7 +27,7 @@ class Turn(Enum):
     """Its end is in the log; the answer leaves when that is durable."""
 
 
-class On(Enum):
+class On(IntEnum):
     """What can happen to it."""
 
     PROMPTED = auto()

@@ -7,13 +7,10 @@ only its string values of 64 KiB and more stand in blobs, named at the offsets i
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 VERSION = 1
-_PLAIN_ID = re.compile("[0-9a-zA-Z-]+")
 
 ENTRY_TYPES = frozenset({"prompt", "update", "compaction", "ask", "answer", "turn"})
 FACT_TYPES = frozenset({"leaf", "link", "config", "commands", "info", "usage", "queue", "label"})
@@ -109,7 +106,7 @@ def header_line(header: Header) -> bytes:
 
 def entry(kind: str, identifier: str, parent: str | None, seq: int, at: str, body: bytes) -> bytes:
     """A line of the tree. `body` is `,"name":value` text, or empty."""
-    above = f'"{parent}"' if parent is not None and _PLAIN_ID.fullmatch(parent) else encode(parent).decode()
+    above = encode(parent).decode()
     head = f'{{"type":"{kind}","id":"{identifier}","parentId":{above},"seq":{seq},"at":"{at}"'
     return b"%b%b}\n" % (head.encode(), body)
 
