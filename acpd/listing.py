@@ -15,6 +15,7 @@ from acpd import errors
 from acpd.agents.link import AgentLink
 from acpd.errors import AcpdError, RequestError
 from acpd.storage.contract import After, Row
+from acpd.turn import Turn
 from acpd.wire.envelope import encode
 from acpd.wire.lines import Header
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 PAGE = 100
 AGENT_TIMEOUT = 5.0
+BUSY_TIMEOUT = 0.5
+"""Seconds for an agent that is in a turn: some answer nothing else meanwhile, and a list must not wait for a model."""
 _ADOPT = b'{"acpd.dev/adopt":true}'
 
 
@@ -116,8 +119,9 @@ def _decoded(text: str) -> _Cursor:
 
 
 def _lister(connection: Connection) -> AgentLink | None:
-    """An agent of this connection that lists sessions of its own."""
-    links = [connection.host.warm, *(each.link for each in connection.registry.live.values())]
+    """An agent of this connection that lists sessions of its own; one that is in a turn only if there is no other."""
+    live = sorted(connection.registry.live.values(), key=lambda each: each.state is not Turn.IDLE)
+    links = [connection.host.warm, *(each.link for each in live)]
     for link in links:
         if isinstance(link, AgentLink) and not link.ended and link.said.agentCapabilities.sessionCapabilities.has("list"):
             return link
@@ -129,9 +133,11 @@ async def _agents_page(connection: Connection, cwd: str | None, cursor: str) -> 
     link = _lister(connection)
     if link is None:
         return _result([], None)
+    busy = link.session is not None and link.session.state is not Turn.IDLE
+    timeout = BUSY_TIMEOUT if busy else AGENT_TIMEOUT
     params = {**({"cwd": cwd} if cwd is not None else {}), **({"cursor": cursor} if cursor else {})}
     try:
-        listed = msgspec.json.decode(await link.ask("session/list", encode(params), timeout=AGENT_TIMEOUT), type=_Listed)
+        listed = msgspec.json.decode(await link.ask("session/list", encode(params), timeout=timeout), type=_Listed)
     except (AcpdError, msgspec.DecodeError):
         return _result([], None)
     folder = await asyncio.to_thread(normal_folder, cwd) if cwd is not None else None

@@ -156,7 +156,13 @@ class Connection:
     def _spawn(self, identifier: bytes, handler: Handler, params: Params, name: str) -> None:
         task = self.tasks.spawn(self._serve(identifier, handler, params), name=f"serve:{name}")
         self._running[identifier] = task
-        task.add_done_callback(lambda _: self._running.pop(identifier, None))
+        task.add_done_callback(partial(self._served, identifier))
+
+    def _served(self, identifier: bytes, task: asyncio.Task[None]) -> None:
+        if self._running.get(identifier) is task:  # once answered, an id may be used again
+            del self._running[identifier]
+        if task.cancelled():  # before its first step, so that nothing of it ran
+            self.peer.refuse(identifier, RequestError(errors.REQUEST_CANCELLED, "cancelled"))
 
     def _handler(self, method: str) -> Handler:
         if method == "initialize":
