@@ -133,6 +133,8 @@ class Client:
         self.ended = False
         self._policy = policy
         self._seen = threading.Condition()
+        self._reads = threading.Event()
+        self._reads.set()
         self._send_lock = threading.Lock()
         self._unended = b""
         self._ids = itertools.count(1)
@@ -187,6 +189,13 @@ class Client:
 
     def reply_error(self, request: Line, code: int, message: str) -> None:
         self.send({"id": request.message["id"], "error": {"code": code, "message": message}})
+
+    def pause_reading(self) -> None:
+        """Take no more lines off the pipe until `resume_reading`; one read that is under way is kept back too."""
+        self._reads.clear()
+
+    def resume_reading(self) -> None:
+        self._reads.set()
 
     # Waiting
 
@@ -318,6 +327,7 @@ class Client:
 
     def stop(self) -> None:
         """Free everything, whatever state it is in."""
+        self.resume_reading()
         self.close_stdin()
         try:
             self.process.wait(WAIT)
@@ -370,6 +380,7 @@ class Client:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for raw in _lines(self.process.stdout.fileno()):
+            self._reads.wait()
             self._take(raw)
         with self._seen:
             self.ended = True

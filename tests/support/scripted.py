@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.support import commands, proc, store
 from tests.support.agent import read_wire
-from tests.support.client import Client, Json, Line, Policy, RpcError, allow
+from tests.support.client import WAIT, Client, Json, Line, Policy, RpcError, allow
 from tests.support.paths import ROOT
 
+T = TypeVar("T")
 AGENT = ROOT / "tests" / "support" / "agent.py"
 EVERYTHING: Json = {
     "fs": {"readTextFile": True, "writeTextFile": True},
@@ -78,8 +80,12 @@ class Stage:
 
     def agent_got(self, method: str = "") -> list[Json]:
         """What agents were sent so far, by all of acpd's processes."""
-        messages = [json.loads(line) for line in read_wire(self.wire)[0]]
+        messages = [json.loads(line) for line in read_wire(self.wire)[0]] if self.wire.exists() else []
         return [message for message in messages if method in ("", message.get("method"))]
+
+    def wait_agent_got(self, method: str, count: int = 1) -> list[Json]:
+        """Until agents were sent so many of this method. A file tells nobody that it grew, so it is looked at again."""
+        return until(f"{count} {method} at the agent", lambda: found if len(found := self.agent_got(method)) >= count else None)
 
     def agent_wrote(self) -> list[bytes]:
         return read_wire(self.wire)[1]
@@ -97,6 +103,15 @@ def failing(client: Client, method: str, params: Json) -> RpcError:
     except RpcError as error:
         return error
     raise AssertionError(f"{method} was answered with {result}")
+
+
+def until(what: str, found: Callable[[], T | None], within: float = WAIT) -> T:
+    """The first true value of `found`, for what only a file or /proc can say."""
+    end = time.monotonic() + within
+    while not (value := found()):
+        assert time.monotonic() < end, f"waited {within:g} s for {what}"
+        time.sleep(0.005)
+    return value
 
 
 def prompt_params(session: str, text: str) -> Json:
