@@ -151,12 +151,12 @@ def record(tmp: Path, mark: str, *, bug: str = "", **env: str) -> tuple[Path, di
     client.wait_update("agent_message_chunk", len(client.updates("agent_message_chunk")) + 3)
     client.notify("session/cancel", {"sessionId": one})
     client.result(ident)
-    if not bug:  # with late writes the log has no leaf yet to fork at
+    if not bug:  # what reads a log again finds nothing where writes come late
         fork = client.call("session/fork", {"sessionId": one, "cwd": str(tmp), "mcpServers": []})["sessionId"]
         client.prompt(fork, "say forked")
-    client.call("session/close", {"sessionId": two})
-    client.load(two, tmp)
-    client.prompt(two, "say loaded")
+        client.call("session/close", {"sessionId": two})
+        client.load(two, tmp)
+        client.prompt(two, "say loaded")
     client.close_stdin()
     client.wait_exit()
     client.stop()
@@ -174,9 +174,9 @@ def judged(tmp: Path, mark: str, *, power: bool, bug: str = "", **env: str) -> J
     order, sent = record(tmp, mark, bug=bug, **env)
     judge = Judge(sent, power=power)
     judge.run(order)
-    assert judge.answers >= 12
+    assert judge.answers >= (9 if bug else 14)
     assert judge.updates >= 50
-    assert judge.prompts >= 9
+    assert judge.prompts >= (8 if bug else 10)
     return judge
 
 
