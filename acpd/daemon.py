@@ -120,6 +120,7 @@ class Daemon:
         self._tasks.spawn(pool.trim(), name="trim")
         await stdio.connect(connection.peer, stdin, stdout)
         gc.freeze()
+        sys.setswitchinterval(0.0005)
         await stopping.wait()
         await self._stop(registry, pool, store, connection)
         return 0

@@ -6,6 +6,7 @@
     |   +-- LocalProtocolError  our bug: we tried to say something that the protocol forbids
     |   +-- RemoteProtocolError the peer said it
     +-- RequestError            answers one request with a JSON-RPC error; everything else goes on
+    |   +-- Unanswered          the stream ended before the peer answered ours
     +-- ConnectionBroken        the byte stream is gone; nothing can be answered
     +-- AgentError              an agent program failed
     |   +-- AgentNotFound       its command does not exist
@@ -71,6 +72,13 @@ class RequestError(AcpdError):
         self.code = code
         self.data = data
         self.raw = raw
+
+
+class Unanswered(RequestError):
+    """The stream ended before the peer answered a request of ours: this is not the peer's word."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(INTERNAL_ERROR, message)
 
 
 class ConnectionBroken(AcpdError):

@@ -12,7 +12,7 @@ from collections import deque
 from typing import BinaryIO, Literal
 from typing import Protocol as Interface
 
-from acpd.errors import ConnectionBroken, RequestError
+from acpd.errors import ConnectionBroken, RequestError, Unanswered
 from acpd.rpc import framing, protocol
 from acpd.rpc.protocol import Params, Then
 from acpd.wire import envelope
@@ -49,7 +49,8 @@ class Owner(Interface):
 class Peer(asyncio.Protocol):
     """The stream's two halves may be one transport (a socket) or two (pipes): both get this object as their protocol.
 
-    `position`: bytes of the input up to and including the line that is being handled.
+    `position`: bytes of the input up to and including the line that is being handled and its newline, which is counted
+    too where the stream ends without it.
     """
 
     def __init__(self, owner: Owner, *, strict: bool, limit: int = framing.MAX_LINE) -> None:
@@ -57,7 +58,7 @@ class Peer(asyncio.Protocol):
         self._lines = framing.Lines(limit)
         self._rpc = protocol.Protocol(strict=strict)
         self._todo: deque[bytes | framing.TooLong] = deque()
-        self._held = False
+        self._holds: set[str] = set()
         self._ended = False
         self._working = False
         self._out: list[bytes] = []
@@ -75,7 +76,7 @@ class Peer(asyncio.Protocol):
     def use_reader(self, transport: asyncio.ReadTransport) -> None:
         """Where input comes from: what `hold` pauses."""
         self._reader = transport
-        if self._held:
+        if self._holds:
             transport.pause_reading()
 
     def use_writer(self, transport: asyncio.WriteTransport) -> None:
@@ -106,27 +107,39 @@ class Peer(asyncio.Protocol):
 
     # -- in
 
-    def hold(self) -> None:
-        """Handle no further line until `release`; at most what was read already is kept, the rest waits in the pipe."""
-        self._held = True
-        if self._reader is not None and not self.closed:
+    def hold(self, why: str = "") -> None:
+        """Handle no further line until this `why` is released; what was read already is kept, the rest waits in the pipe."""
+        if not self._holds and self._reader is not None and not self._reader.is_closing():
             self._reader.pause_reading()
+        self._holds.add(why)
 
-    def release(self) -> None:
-        """Go on where `hold` stopped."""
-        if not self._held:
+    def release(self, why: str = "") -> None:
+        """Go on where `hold` stopped, unless something else holds too. Not held is no error."""
+        if why not in self._holds:
             return
-        self._held = False
-        if self._reader is not None and not self.closed:
+        self._holds.discard(why)
+        if self._holds:
+            return
+        if self._reader is not None and not self._reader.is_closing():
             self._reader.resume_reading()
-        self._loop.call_soon(self._finish if self._ended else self._work)
+        self._loop.call_soon(self._go_on)
+
+    @property
+    def held(self) -> bool:
+        return bool(self._holds)
+
+    def _go_on(self) -> None:
+        if self._ended:
+            self._finish()
+        else:
+            self._work()
 
     def _work(self) -> None:
         if self._working:
             return
         self._working = True
         try:
-            while self._todo and not self._held:
+            while self._todo and not self._holds:
                 self._one(self._todo.popleft())
         finally:
             self._working = False
@@ -157,17 +170,19 @@ class Peer(asyncio.Protocol):
 
     def _finish(self) -> None:
         """The input has ended. Lines that `hold` keeps back are handled first."""
+        if self.closed:
+            return
         if not self._ended:
             self._ended = True
             if rest := self._lines.rest():
                 self._todo.append(rest)
         self._work()
-        if self._todo or self.closed:
+        if self._todo:
             return
         self.closed = True
         if self._drained is not None:
             self._drained.set()
-        broken = RequestError(-32603, "the connection has ended")
+        broken = Unanswered("the connection has ended")
         for then in self._rpc.broken():
             then(None, broken)
         self._owner.on_closed()
@@ -192,7 +207,7 @@ class Peer(asyncio.Protocol):
     def call(self, method: str, params: bytes, then: Then, identifier: bytes | None = None) -> bytes:
         """Send a request; `then(result, error)` comes once. Returns its id."""
         if self.closed:
-            self._loop.call_soon(then, None, RequestError(-32603, "the connection has ended"))
+            self._loop.call_soon(then, None, Unanswered("the connection has ended"))
             return b""
         identifier, line = self._rpc.call(method, params, then, identifier)
         self.send(line)

@@ -11,7 +11,7 @@ from acpd.session import LiveSession
 from acpd.storage.rows import row_of
 from acpd.wire.lines import Stored
 
-DELAY = 0.1
+DELAY = 1.0
 """Seconds from the end of a turn to its saving, so that quick turns are saved together."""
 _MODULES = ("config", "usage", "plan")
 

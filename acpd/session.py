@@ -296,6 +296,8 @@ class LiveSession:
             self.link = await self._agents.bring_up(self)
         finally:
             self._starting = None
+        if self.scribe.error is not None:
+            self.link.hold("disk")
         self.audience.publish()
         return self.link
 
@@ -454,16 +456,16 @@ class LiveSession:
         link = self.link
         if link is None:
             return lambda: None
-        link.hold()
-        return link.release
+        link.hold("blobs")
+        return partial(link.release, "blobs")
 
     def _stuck(self, _error: StoreError) -> None:
         if self.link is not None:
-            self.link.hold()
+            self.link.hold("disk")
 
     def _free(self) -> None:
         if self.link is not None:
-            self.link.release()
+            self.link.release("disk")
         self.audience.publish()
 
     def _give_up(self, error: StoreError) -> None:

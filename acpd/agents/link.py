@@ -15,7 +15,7 @@ from acpd import errors
 from acpd.agents import capabilities, services
 from acpd.agents.process import Watched
 from acpd.attachment import Client
-from acpd.errors import AgentError, AgentExited, AgentTimeout, RequestError
+from acpd.errors import AgentError, AgentExited, AgentTimeout, RequestError, Unanswered
 from acpd.peer import Peer
 from acpd.rpc.protocol import Params, Then
 from acpd.session import LiveSession
@@ -114,6 +114,9 @@ class AgentLink:
     def _lost(self) -> None:
         if self.ended:
             return
+        if self.peer.held:  # what it said before is not handled yet
+            asyncio.get_running_loop().call_later(LAST_WORDS, self._lost)
+            return
         self.ended = True
         session = self.session
         cause = self.cause()
@@ -163,11 +166,9 @@ class AgentLink:
                 f"agent {self.name} did not answer {method} within {timeout:g} s",
                 hint=f"raise [agents] start_timeout, or look at its stderr: {self.stderr_path}",
             ) from None
-        except RequestError:
-            if self.peer.closed:
-                await self._process_end()
-                raise self.cause() from None
-            raise
+        except Unanswered:
+            await self._process_end()
+            raise self.cause() from None
 
     async def _process_end(self) -> None:
         if self._process is not None:
@@ -179,7 +180,7 @@ class AgentLink:
 
         def then(result: bytes | None, error: RequestError | None) -> None:
             if error is None and not future.done():
-                self.peer.hold()
+                self.hold()
                 future.set_result(result or b"null")
             elif not future.done():
                 future.set_exception(error or RequestError(errors.INTERNAL_ERROR, "no answer"))
@@ -195,11 +196,9 @@ class AgentLink:
             raise AgentTimeout(
                 f"agent {self.name} did not answer {method} within {timeout:g} s", hint=f"its stderr: {self.stderr_path}"
             ) from None
-        except RequestError:
-            if self.peer.closed:
-                await self._process_end()
-                raise self.cause() from None
-            raise
+        except Unanswered:
+            await self._process_end()
+            raise self.cause() from None
 
     def bind(self, session: LiveSession, inner: bytes, mode: Mode = Mode.LIVE) -> None:
         """From now on its updates are this session's; the early ones that name it come first."""
@@ -211,11 +210,11 @@ class AgentLink:
             for params, position in early:
                 self._update(params, position)
 
-    def hold(self) -> None:
-        self.peer.hold()
+    def hold(self, why: str = "", /) -> None:
+        self.peer.hold(why)
 
-    def release(self) -> None:
-        self.peer.release()
+    def release(self, why: str = "", /) -> None:
+        self.peer.release(why)
 
     def prompt(self, prompt: Prompt, then: Then, /) -> None:
         session = self.session
@@ -226,9 +225,12 @@ class AgentLink:
             params = params[: start + 1] + b'{"type":"text","text":%b},' % encode(primer) + params[start + 1 :]
 
         def answered(result: bytes | None, error: RequestError | None) -> None:
-            if error is None or not self.peer.closed:  # an agent that has ended says so by agent_lost, with the reason
+            if not isinstance(error, Unanswered):  # an agent that has ended says so by agent_lost, with the reason
                 then(result, error)
 
+        if self.ended:  # and has said so already
+            asyncio.get_running_loop().call_soon(then, None, RequestError(errors.INTERNAL_ERROR, str(self.cause())))
+            return
         self.peer.call("session/prompt", params, answered)
 
     def translated(self, params: bytes) -> bytes:

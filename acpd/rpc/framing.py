@@ -35,10 +35,6 @@ class Lines:
 
     def receive(self, data: bytes) -> list[bytes | TooLong]:
         """The lines that end in this data, in order."""
-        if not self._started and data:
-            self._started = True
-            if data.startswith(BOM):
-                data = b"   " + data[3:]  # white space to JSON, and positions stay right
         pieces = data.split(b"\n")
         tail = pieces.pop()
         lines: list[bytes | TooLong] = []
@@ -49,21 +45,25 @@ class Lines:
                 lines = [line if len(line) <= self.limit or isinstance(line, TooLong) else TooLong(len(line)) for line in lines]
         if tail:
             self._hold(tail)
+        if lines and not self._started:
+            self._started = True
+            lines[0] = _unmarked(lines[0]) if isinstance(lines[0], bytes) else lines[0]
         return lines
 
     def rest(self) -> bytes:
-        """What stands behind the last newline, e.g. at the end of the stream."""
-        rest = b"".join(self._parts)
+        """What stands behind the last newline, e.g. at the end of the stream; empty if it is over the limit."""
+        rest = self._taken()
+        return rest if self._started else _unmarked(rest)
+
+    def _taken(self) -> bytes:
+        held = b"".join(self._parts)
         self._parts, self._held, self._dropped = [], 0, 0
-        return rest
+        return held
 
     def _ended(self, piece: bytes) -> bytes | TooLong:
         size = self._dropped + self._held + len(piece)
-        line = self.rest() + piece if size <= self.limit else b""
-        if size > self.limit:
-            self.rest()
-            return TooLong(size)
-        return line
+        held = self._taken()
+        return held + piece if size <= self.limit else TooLong(size)
 
     def _hold(self, tail: bytes) -> None:
         if self._dropped or self._held + len(tail) > self.limit:
@@ -72,3 +72,8 @@ class Lines:
         else:
             self._parts.append(tail)
             self._held += len(tail)
+
+
+def _unmarked(line: bytes) -> bytes:
+    """The first line of the stream: a mark becomes what is white space to JSON, so that positions stay right."""
+    return b"   " + line[3:] if line.startswith(BOM) else line

@@ -56,6 +56,7 @@ _decode_method = msgspec.json.Decoder(str).decode
 _decode_error = msgspec.json.Decoder(envelope.ErrorObject).decode
 _METHOD_NAMES: dict[bytes, str] = {}
 _MAX_METHOD_NAMES = 256
+_MAX_KEPT = 100
 _VERSION = b'"2.0"'
 
 
@@ -160,7 +161,7 @@ def _method_name(raw: bytes) -> str | None:
             name = _decode_method(raw)
         except msgspec.DecodeError:
             return None
-        if len(_METHOD_NAMES) < _MAX_METHOD_NAMES:
+        if len(_METHOD_NAMES) < _MAX_METHOD_NAMES and len(raw) < _MAX_KEPT:
             _METHOD_NAMES[raw] = name
     return name
 

@@ -78,11 +78,11 @@ def valid_id(raw: bytes) -> bool:
 
 
 def request(identifier: bytes, method: str, params: bytes) -> bytes:
-    return b'{"jsonrpc":"2.0","id":%b,"method":"%b","params":%b}\n' % (identifier, method.encode(), params)
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}\n' % (identifier, encode(method), params)
 
 
 def notification(method: str, params: bytes) -> bytes:
-    return b'{"jsonrpc":"2.0","method":"%b","params":%b}\n' % (method.encode(), params)
+    return b'{"jsonrpc":"2.0","method":%b,"params":%b}\n' % (encode(method), params)
 
 
 def result(identifier: bytes, value: bytes) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -53,7 +53,9 @@ class Committer:
         self._pool: ThreadPoolExecutor | None = None
         self._waiters: dict[Syncable, Waiters] = {}
         self._queue: deque[Syncable] = deque()
-        self._running: dict[Syncable, asyncio.Future[Any]] = {}
+        self._running: set[Syncable] = set()
+        self._active = 0
+        self._jobs: set[asyncio.Future[Any]] = set()
 
     def wait(self, log: Syncable) -> asyncio.Future[None]:
         """Done when everything that this log has flushed until now is on disk. Cancelling it concerns nobody else."""
@@ -69,27 +71,39 @@ class Committer:
         return waiter
 
     def _start(self) -> None:
-        while self._queue and len(self._running) < self._limit:
-            log = self._queue.popleft()
-            waiters = self._waiters.pop(log)
-            size, job = log.sync_job()
-            work = self._run(job)
-            self._running[log] = work
-            work.add_done_callback(partial(self._done, log, waiters, size))
+        """Give what waits to the threads that are free, in equal shares: handing one over costs as much as a sync."""
+        share = max(1, len(self._queue) // self._limit)
+        while self._queue and self._active < self._limit:
+            taken = [self._queue.popleft() for _ in range(min(share, len(self._queue)))]
+            waiters = [self._waiters.pop(log) for log in taken]
+            sizes, jobs = zip(*(log.sync_job() for log in taken), strict=True)
+            self._running.update(taken)
+            self._active += 1
+            work = self._run(partial(_each, jobs))
+            work.add_done_callback(partial(self._done, taken, waiters, sizes))
 
     def _run(self, job: Callable[[], T]) -> asyncio.Future[T]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._limit, thread_name_prefix="acpd-sync")
-        return asyncio.get_running_loop().run_in_executor(self._pool, job)
+        work = asyncio.get_running_loop().run_in_executor(self._pool, job)
+        self._jobs.add(work)
+        work.add_done_callback(self._jobs.discard)
+        return work
 
-    def _done(self, log: Syncable, waiters: Waiters, size: int, work: asyncio.Future[None]) -> None:
-        error = work.exception()
-        if isinstance(error, OSError):
-            self.repair(log, waiters, log.suspect(error))
-            return
-        if error is None:
-            log.synced(size)
-        self._settle(log, waiters, error)
+    def _done(
+        self, logs: list[Syncable], waiters: list[Waiters], sizes: Sequence[int], work: asyncio.Future[list[Exception | None]]
+    ) -> None:
+        self._active -= 1
+        failed = work.exception()
+        outcomes = [failed] * len(logs) if failed is not None else work.result()
+        for log, waiting, size, error in zip(logs, waiters, sizes, outcomes, strict=True):
+            if isinstance(error, OSError):
+                self.repair(log, waiting, log.suspect(error))
+                continue
+            if error is None:
+                log.synced(size)
+            self._settle(log, waiting, error)
+        self._start()
 
     def busy(self, log: Syncable) -> bool:
         """Whether a job of this log runs."""
@@ -97,14 +111,15 @@ class Committer:
 
     def repair(self, log: Syncable, waiters: Waiters, cause: StoreError) -> None:
         """Open and verify a suspect log; then `waiters` fail with `cause`."""
+        self._running.add(log)
         work = self._run(log.repair_job())
-        self._running[log] = work
         work.add_done_callback(partial(self._repaired, log, waiters, cause))
 
     def _repaired(self, log: Syncable, waiters: Waiters, cause: StoreError, work: asyncio.Future[int]) -> None:
         error = work.exception()
         log.repaired(None if error else work.result(), error if isinstance(error, StoreError) else None)
         self._settle(log, waiters, cause)
+        self._start()
 
     def _settle(self, log: Syncable, waiters: Waiters, error: BaseException | None) -> None:
         for waiter in waiters:
@@ -114,15 +129,27 @@ class Committer:
                 waiter.set_result(None)
             else:
                 waiter.set_exception(error)
-        del self._running[log]
+        self._running.discard(log)
         if log in self._waiters:
             self._queue.append(log)
-        self._start()
 
     async def close(self) -> None:
         """Wait for the syncs that were asked for. Cancelling this leaves them running."""
-        while self._running:
-            await asyncio.wait(list(self._running.values()))
+        while self._jobs or self._queue:
+            await asyncio.wait(list(self._jobs))
         if self._pool is not None:
             self._pool.shutdown(wait=False)
             self._pool = None
+
+
+def _each(jobs: Sequence[Callable[[], None]]) -> list[Exception | None]:
+    """Every job to its end; what each raised. In a thread."""
+    outcomes: list[Exception | None] = []
+    for job in jobs:
+        try:
+            job()
+        except OSError as error:
+            outcomes.append(error)
+        else:
+            outcomes.append(None)
+    return outcomes
