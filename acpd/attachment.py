@@ -94,12 +94,13 @@ class Attachment:
                 frames.append(item.frame)
         client.send(b"".join(frames))
         self.cursor = seq
+        self.own.clear()
 
     def take_over(self, old: Attachment) -> None:
-        """What an earlier attachment of the same client still owed it."""
+        """What an earlier attachment of the same client still owed it: the lines behind its cursor, and answers."""
         old.live = False
-        self._after.extend((0, line) for _, line in old._after)
-        old._after.clear()
+        self.cursor = old.cursor
+        self._after, old._after = old._after, []
         self.own |= old.own
 
     def fall_behind(self) -> None:
@@ -113,6 +114,13 @@ class Attachment:
             self.client.send(line)
         else:
             self._after.append((seq, line))
+
+    def let_go(self) -> None:
+        """It is fed no more; the answers that it still waits for leave all the same."""
+        self.live = False
+        after, self._after = self._after, []
+        for _, line in after:
+            self.client.send(line)
 
     def reached(self, seq: int) -> None:
         """The cursor moves to `seq`; answers that waited for it leave."""

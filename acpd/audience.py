@@ -5,11 +5,12 @@ Replay, catching up and reading along are one path: a cursor into the log.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from acpd.attachment import Attachment, Client, Staged
-from acpd.errors import ConnectionBroken
-from acpd.scribe import Scribe
+from acpd.errors import ConnectionBroken, SessionNotFound, StoreError
+from acpd.scribe import RETRY_EVERY, Scribe
 from acpd.storage.contract import Journals, Key
 from acpd.tasks import Tasks
 from acpd.wire.envelope import encode
@@ -19,7 +20,19 @@ from acpd.wire.lines import Stored
 class Audience:
     """See the module. `on_live(attachment)` is called when a client has reached the end of the log."""
 
-    __slots__ = ("_ask", "_id", "_journals", "_key", "_on_live", "_scribe", "_skipped", "_staged", "_tasks", "attachments")
+    __slots__ = (
+        "_ask",
+        "_catching",
+        "_id",
+        "_journals",
+        "_key",
+        "_on_live",
+        "_scribe",
+        "_skipped",
+        "_staged",
+        "_tasks",
+        "attachments",
+    )
 
     def __init__(
         self,
@@ -41,12 +54,13 @@ class Audience:
         self._on_live = on_live
         self._staged: list[Staged] = []
         self._skipped = False
+        self._catching: set[asyncio.Task[None]] = set()
 
     def attachment(self, client: Client) -> Attachment | None:
         return next((each for each in self.attachments if each.client is client), None)
 
     def attach(self, client: Client) -> Attachment:
-        """A new attachment of this client in the place of its old one, cursor at the end, not live: `start` makes it so."""
+        """A new attachment of this client, not live: `start` makes it so. It goes on where its old one was, else at the end."""
         old = self.attachment(client)
         new = Attachment(client, self._scribe.flushed, self._behind, self._ask)
         if old is None:
@@ -58,6 +72,14 @@ class Audience:
 
     def detach(self, client: Client) -> None:
         self.attachments = [each for each in self.attachments if each.client is not client]
+
+    async def dismiss(self, patience: float) -> None:
+        """Everybody leaves. Who is behind has so many seconds to read on first; its answers leave in any case."""
+        if self._catching:
+            await asyncio.wait(self._catching, timeout=patience)
+        for attachment in self.attachments:
+            attachment.let_go()
+        self.attachments = []
 
     def start(self, attachment: Attachment) -> None:
         """Everything after the cursor, then live."""
@@ -110,9 +132,10 @@ class Audience:
         until = self._scribe.flushed
         client = attachment.client
         told = Replay(self._key.session, client.kinds)
+        facts = told.facts(self._scribe.fold, until)  # now: later ones come behind the cursor
         async for window in self._journals.path(self._key, until=until):
             await _send(client, told.feed(window))
-        await _send(client, [*told.finish(), *told.facts(self._scribe.fold)])
+        await _send(client, [*told.finish(), *facts])
         attachment.reached(until)
 
     def _live(self, attachment: Attachment) -> None:
@@ -121,24 +144,33 @@ class Audience:
         self._on_live(attachment)
 
     def _behind(self, attachment: Attachment) -> None:
-        self._tasks.spawn(self._catch_up(attachment), name=f"catch-up:{self._key.session}")
+        task = self._tasks.spawn(self._catch_up(attachment), name=f"catch-up:{self._key.session}")
+        self._catching.add(task)
+        task.add_done_callback(self._catching.discard)
 
     async def _catch_up(self, attachment: Attachment) -> None:
-        try:
-            while attachment in self.attachments and not attachment.live:
+        while attachment in self.attachments and not attachment.live:
+            try:
                 await attachment.client.drained()
-                until = self._scribe.flushed
-                if attachment.cursor >= until:
-                    self._live(attachment)
-                    return
-                async for window in self._journals.read(self._key, after=attachment.cursor, until=until):
-                    if attachment not in self.attachments:
-                        return
-                    await _send(attachment.client, self._frames(attachment, window))
-                    attachment.reached(window[-1].seq)
-                attachment.reached(until)
-        except ConnectionBroken:
+                await self._read_on(attachment)
+            except (ConnectionBroken, SessionNotFound):
+                return
+            except StoreError:  # e.g. no descriptor is free: what it owes is still in the log
+                await asyncio.sleep(RETRY_EVERY)
+
+    async def _read_on(self, attachment: Attachment) -> None:
+        """From the cursor to the end of the log as it is now; if it is there already, the attachment is live."""
+        until = self._scribe.flushed
+        if attachment.cursor >= until:
+            self._live(attachment)
             return
+        async for window in self._journals.read(self._key, after=attachment.cursor, until=until):
+            if attachment not in self.attachments:
+                return
+            attachment.client.send(b"".join(self._frames(attachment, window)))
+            attachment.reached(window[-1].seq)  # before waiting: whoever takes over must not send it again
+            await attachment.client.drained()
+        attachment.reached(until)
 
     def _frames(self, attachment: Attachment, window: list[Stored]) -> list[bytes]:
         """Line by line, but for the prompts that this client sent itself."""
@@ -170,6 +202,11 @@ class Audience:
             update = said if "notice" in attachment.client.kinds else message
             params = b'{"sessionId":%b,"update":%b,"_meta":{"acpd.dev/notice":true}}' % (self._id, update)
             attachment.client.notify("session/update", params)
+
+
+def import_replay() -> None:
+    """What a first session/load would wait 13 ms for."""
+    import acpd.storage.replay  # noqa: F401
 
 
 async def _send(client: Client, frames: list[bytes]) -> None:

@@ -151,15 +151,13 @@ class Registry:
         else:
             session.cancel()
         await session.idle()
-        session.audience.attachments.clear()
-        link, session.link = session.link, None
-        if link is not None:
-            await link.stop()
+        await session.audience.dismiss(self._settings.stop_grace)
+        await session.end_agent()
         session.asks.close_all("acpd")
-        await self._savers.pop(session.id).save("clean")
+        await self._savers[session.id].save("clean")
+        await session.scribe.journal.close()  # a log that cannot be written stays open, and so does the session
         session.scribe.stop()
-        await session.scribe.journal.close()
-        self.live.pop(session.id, None)
+        del self.live[session.id], self._savers[session.id]
         await self.store.lease.give_up(session.key)
 
     async def refresh(self) -> None:

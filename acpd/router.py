@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 from msgspec import UNSET
 
-from acpd import errors, listing
+from acpd import audience, errors, listing
 from acpd.agents.link import AgentLink
 from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import inner_id
@@ -136,6 +136,13 @@ class Connection:
         except msgspec.DecodeError:
             return None
 
+    def extended(self) -> AgentLink | None:
+        """An agent of this connection that announces extensions: one that waits, else that of a session."""
+        for link in (self.host.warm, *(session.link for session in self.registry.live.values() if session.host is self.host)):
+            if isinstance(link, AgentLink) and not link.ended and link.said.agentCapabilities.meta is not UNSET:
+                return link
+        return None
+
     def on_request(self, identifier: bytes, method: str, params: Params, /) -> None:
         if method == "session/prompt" and self._initialized:
             try:
@@ -206,6 +213,7 @@ class Connection:
         self.kinds = updates.allowed_kinds(capabilities)
         self.host.initialize = for_agent(said)
         self._initialized = True
+        self.tasks.spawn(asyncio.to_thread(audience.import_replay), name="import:replay")  # while the agent starts
         try:
             link = await self._warm()
         except (AcpdError, OSError) as error:
@@ -442,10 +450,10 @@ async def _extension(method: str, connection: Connection, _identifier: bytes, pa
     session = connection.named(params)
     if session is not None and isinstance(session.link, AgentLink) and params is not UNSET:
         return await session.link.ask(method, session.link.translated(bytes(params)))
-    warm = connection.host.warm
-    if warm is None or warm.ended or warm.said.agentCapabilities.meta is UNSET:
+    link = connection.extended()
+    if link is None:
         raise RequestError(errors.METHOD_NOT_FOUND, f"unknown method {method[:100]}")
-    return await warm.ask(method, b"{}" if params is UNSET else bytes(params))
+    return await link.ask(method, b"{}" if params is UNSET else bytes(params))
 
 
 async def _prompt_unattached(

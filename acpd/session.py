@@ -234,7 +234,7 @@ class LiveSession:
         written = self.recorder.branch("prompt", body)
         prompt.entry = written.id
         own = self.audience.attachment(prompt.client) if prompt.client is not None else None
-        if own is not None and not own.live:
+        if own is not None:
             own.own.add(written.id)
         if len(self.audience.attachments) > (own is not None):
             for block in _decode_blocks(prompt.blocks):
@@ -300,6 +300,15 @@ class LiveSession:
             self.link.hold("disk")
         self.audience.publish()
         return self.link
+
+    async def end_agent(self) -> None:
+        """Stop the agent, also one that is only starting: who waits for that start is cancelled."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        link, self.link = self.link, None
+        if link is not None:
+            await link.stop()
 
     def _answered(self, prompt: Prompt, result: bytes | None, error: RequestError | None) -> None:
         """The agent's answer to session/prompt: what it may say is settled here."""

@@ -64,12 +64,15 @@ def _forward(link: AgentLink, session: LiveSession, identifier: bytes, method: s
     client = _client_for(session, method)
     if client is None:
         raise RequestError(errors.METHOD_NOT_FOUND, f"{method}: no attached client can do that")
+    from acpd.wire import asking  # 2 ms that a start need not pay
+
+    outward = _outward(asking.checked(method, params), session)
     reply = link.reply(identifier)
 
     def then(result: bytes | None, error: RequestError | None) -> None:
         reply(b"{}" if result == b"null" and method in _EMPTY_RESULTS else result, error)
 
-    call = client.call(method, _outward(params, session), then)
+    call = client.call(method, outward, then)
     link.forwarded[identifier] = (client, call)
 
 

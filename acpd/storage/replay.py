@@ -174,13 +174,16 @@ class Replay:
         """What is left after the last window. A turn that still runs stays open: its next updates come live."""
         return self._ready()
 
-    def facts(self, fold: Fold) -> list[bytes]:
-        """The newest commands, title and usage, each once. Modes and options are in the answer of session/load."""
+    def facts(self, fold: Fold, until: int | None = None) -> list[bytes]:
+        """The newest commands, title and usage, each once, but for what is newer than the seq `until`.
+
+        Modes and options are in the answer of session/load.
+        """
         out: list[bytes] = []
         for line in (fold.commands, fold.usage):
-            if line is not None:
+            if line is not None and (until is None or line.seq <= until):
                 self._emit(out, line)
-        if fold.info is not None:
+        if fold.info is not None and (until is None or fold.info.seq <= until):
             self._emit_info(out, fold.info, fold.title)
         return out
 

@@ -15,6 +15,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from msgspec import UNSET
 
@@ -37,10 +38,13 @@ _FACTS: dict[str, int] = dict(
 _UPDATES: dict[str, int] = dict(zip(("agent_message_chunk", "user_message_chunk", "plan"), b"AVL", strict=True))
 _OTHER, _ANSWER, _RUNNING, _ENDED = b"UNRT"
 _LOWER = bytes(range(ord("a"), ord("z") + 1))
-_KINDS = frozenset(b"PUCKNTALVREfkcmuqaitpbx")
-_CHUNKS = re.compile(rb"A+")
+_KINDS = b"PUCKNTALVREfkcmuqaitpbx"
+_ONLY_CHUNKS = bytes(byte if byte == ord("A") else ord(" ") for byte in range(256))
 _WITHOUT_SRC = bytes(flags for flags in range(8) if not flags & _SRC)
 _ID = re.compile(rb'\{"type":"[^"\\]*","id":"([^"\\]*)"')
+
+
+Buffer = TypeVar("Buffer", bytes, bytearray)
 
 
 class Irregular(Exception):
@@ -91,8 +95,9 @@ class LineIndex:
         "last_id",
     )
 
-    def __init__(self, data: bytes, end: int, last_id: str, line_at: Callable[[int], bytes]) -> None:
-        self.data = bytearray(data)
+    def __init__(self, data: bytearray, end: int, last_id: str, line_at: Callable[[int], bytes]) -> None:
+        """`data` is the index's from now on."""
+        self.data = data
         self.end = end
         self.last_id = last_id
         self._line_at = line_at
@@ -258,7 +263,7 @@ class LineIndex:
         for number in sorted(self._telling()):
             fold.add(read(number))
         entries = self.kinds.translate(None, delete=_LOWER)
-        fold.messages = entries.count(b"P") + len(_CHUNKS.findall(entries))
+        fold.messages = entries.count(b"P") + len(entries.translate(_ONLY_CHUNKS).split())
         fold.prompted = b"P" in entries or b"V" in entries
         fold.leaf = read(self._leaf).id if self._leaf != NONE else None
         fold.branched = self._branched
@@ -281,10 +286,11 @@ class LineIndex:
         return found - {NONE}
 
 
-def sound(data: bytes) -> bytes | None:
+def sound(data: Buffer) -> Buffer | None:
     """What an index file holds, without a last record that was not written whole; None if it cannot be one."""
-    data = data[: len(data) - len(data) % SIZE]
-    return data if set(data[_KIND::SIZE]) <= _KINDS else None
+    if len(data) % SIZE:
+        data = data[: len(data) - len(data) % SIZE]
+    return None if data[_KIND::SIZE].translate(None, delete=_KINDS) else data
 
 
 def walk_back(data: bytes, first: int, count: int) -> list[int] | None:
@@ -309,7 +315,7 @@ def is_branched(data: bytes) -> bool:
     return bool(data[len(data) - SIZE + _FLAGS] & _BRANCHED)
 
 
-def last_record(data: bytes) -> tuple[int, int, int]:
+def last_record(data: bytes | memoryview) -> tuple[int, int, int]:
     """(offset, seq, check) of the last record."""
     offset, seq, *_, check = _RECORD.unpack_from(data, len(data) - SIZE)
     return offset, seq, check

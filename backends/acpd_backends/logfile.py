@@ -192,27 +192,29 @@ def _recent(log: LogFile, count: int) -> list[Stored] | None:
 def read_index(log: LogFile) -> LineIndex | None:
     """The index file, if there is one that belongs to this log; what was appended to the log since is not in it."""
     try:
-        saved = log.paths.index.read_bytes()
+        with log.paths.index.open("rb", buffering=0) as file:
+            data = bytearray(os.fstat(file.fileno()).st_size)
+            whole = file.readinto(data) == len(data)
     except OSError:
         return None
-    data = sound(saved)
-    if not data or len(data) != len(saved):
+    if not data or not whole or sound(data) is not data:
         return None
-    middle = data[: (len(data) // 64 + 1) * 32]
+    view = memoryview(data)
     try:
-        _verified(log, middle)
-        end, last_id = _verified(log, data)
+        _verified(log, view[: (len(data) // 64 + 1) * 32])
+        end, last_id = _verified(log, view)
     except Irregular:
         return None
 
     def line_at(number: int) -> bytes:
         return log.line_at(index.offset(number))
 
+    view.release()
     index = LineIndex(data, end, last_id, line_at)
     return index
 
 
-def _verified(log: LogFile, data: bytes) -> tuple[int, str]:
+def _verified(log: LogFile, data: bytes | memoryview) -> tuple[int, str]:
     """Where the line of the last of these records ends, and its id. Raises Irregular if it is another line."""
     offset, seq, check = last_record(data)
     text = log.line_at(offset)
@@ -231,7 +233,7 @@ def complete_index(log: LogFile, index: LineIndex | None = None) -> tuple[LineIn
         header, start = log.header()
         if header is None or header.version > VERSION:
             raise Irregular
-        index = LineIndex(b"", start, "", lambda _: b"")
+        index = LineIndex(bytearray(), start, "", lambda _: b"")
     for block in blocks(log.chunks(index.end), offset=index.end, line=2):
         if not _indexed(index, block):
             return index, True
