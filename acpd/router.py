@@ -138,10 +138,9 @@ class Connection:
 
     def extended(self) -> AgentLink | None:
         """An agent of this connection that announces extensions: one that waits, else that of a session."""
-        for link in (self.host.warm, *(session.link for session in self.registry.live.values() if session.host is self.host)):
-            if isinstance(link, AgentLink) and not link.ended and link.said.agentCapabilities.meta is not UNSET:
-                return link
-        return None
+        links = (self.host.warm, *(each.link for each in self.registry.live.values() if each.host is self.host))
+        able = (link for link in links if isinstance(link, AgentLink) and not link.ended)
+        return next((link for link in able if link.said.agentCapabilities.meta is not UNSET), None)
 
     def on_request(self, identifier: bytes, method: str, params: Params, /) -> None:
         if method == "session/prompt" and self._initialized:

@@ -83,7 +83,7 @@ def test_a_terminal_login_is_passed_on_and_runs_the_agent_itself(play: Stage) ->
     assert {"type": "terminal", "id": "tty", "name": "By terminal", "args": ["--login"], "env": {"ACPD_LOGIN": "1"}} == terminal
     play.finish(client)
     show = 'import os, sys; print(sys.argv[1:], "ACPD_LOGIN" in os.environ)'
-    wrapped = play.command()[0:2] + ["--", play.command()[3], "-c", show]
+    wrapped = [*play.command()[:3], play.command()[3], "-c", show]
     environment = {**os.environ, **terminal["env"], "ACPD_HOME": str(play.home)}
     run = subprocess.run([*wrapped, *terminal["args"]], env=environment, capture_output=True, text=True, check=True)
     assert "['--login'] False" == run.stdout.strip()

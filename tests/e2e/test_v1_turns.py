@@ -264,12 +264,8 @@ def test_an_agent_that_dies_is_named_and_the_next_prompt_has_the_memory(play: St
     """Exit code and last words in the error; open tool calls are closed in the replay; the inner session is resumed."""
     client = play.start()
     session = client.new(play.cwd)
-    ident = client.start_prompt(
-        session,
-        "say a\nstderr out of luck\nupdate "
-        + '{"sessionUpdate":"tool_call","toolCallId":"t","title":"T","status":"in_progress"}'
-        + "\ndie 7",
-    )
+    call = '{"sessionUpdate":"tool_call","toolCallId":"t","title":"T","status":"in_progress"}'
+    ident = client.start_prompt(session, f"say a\nstderr out of luck\nupdate {call}\ndie 7")
     with pytest.raises(RpcError, match=r"(?s)7.*out of luck") as caught:
         client.result(ident)
     assert -32603 == caught.value.code
