@@ -18,7 +18,10 @@ from acpd.wire.lines import Stored
 
 
 class Audience:
-    """See the module. `on_live(attachment)` is called when a client has reached the end of the log."""
+    """See the module.
+
+    `session`: its id as JSON text; `on_live(attachment)` is called when a client has reached the end of the log.
+    """
 
     __slots__ = (
         "_ask",
@@ -37,6 +40,7 @@ class Audience:
     def __init__(
         self,
         key: Key,
+        session: bytes,
         journals: Journals,
         scribe: Scribe,
         tasks: Tasks,
@@ -46,7 +50,7 @@ class Audience:
     ) -> None:
         self.attachments: list[Attachment] = []
         self._key = key
-        self._id = encode(key.session)
+        self._id = session
         self._journals = journals
         self._scribe = scribe
         self._tasks = tasks

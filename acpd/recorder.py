@@ -36,7 +36,7 @@ class Recorder:
     __slots__ = ("_audience", "_hold", "_id", "_run", "_tasks", "fold", "scribe", "tip", "warnings")
 
     def __init__(
-        self, session_id: str, scribe: Scribe, audience: Audience, tasks: Tasks, hold: Callable[[], Callable[[], None]]
+        self, session: bytes, scribe: Scribe, audience: Audience, tasks: Tasks, hold: Callable[[], Callable[[], None]]
     ) -> None:
         self.scribe = scribe
         self.fold = scribe.fold
@@ -44,7 +44,7 @@ class Recorder:
         """The newest entry of the newest turn: where the agent's updates hang."""
         self.warnings = 0
         """Updates that could not be sent to anybody as they were."""
-        self._id = encode(session_id)
+        self._id = session
         self._audience = audience
         self._tasks = tasks
         self._hold = hold

@@ -84,8 +84,8 @@ class LiveSession:
         self.tasks = tasks
         self.link: Link | None = None
         self.scribe = Scribe(journal, ids, clock, on_stuck=self._stuck, on_free=self._free, on_give_up=self._give_up)
-        self.audience = Audience(key, store.journals, self.scribe, tasks, ask=self._ask, on_live=self._ask_again)
-        self.recorder = Recorder(self.id, self.scribe, self.audience, tasks, self._hold_agent)
+        self.audience = Audience(key, self.id_json, store.journals, self.scribe, tasks, ask=self._ask, on_live=self._ask_again)
+        self.recorder = Recorder(self.id_json, self.scribe, self.audience, tasks, self._hold_agent)
         self.state = Turn.IDLE
         self.current: Prompt | None = None
         self.queue: list[Prompt] = []
@@ -105,7 +105,7 @@ class LiveSession:
         self._starting: asyncio.Task[Link] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._quiet: list[asyncio.Future[None]] = []
-        self._saving: set[asyncio.Task[None]] = set()
+        self._saving: list[asyncio.Task[None]] = []
         """Values of the agent on their way into the store; a turn's answer waits for them."""
 
     # -- clients
@@ -181,8 +181,8 @@ class LiveSession:
                 reply(b"{}", None)
 
         task = self.tasks.spawn(save(), name=f"state:{self.id}")
-        self._saving.add(task)
-        task.add_done_callback(self._saving.discard)
+        self._saving.append(task)
+        task.add_done_callback(self._saving.remove)
 
     async def kept_state(self) -> dict[str, bytes]:
         """What the agent keeps in acpd, by name. Raises StateUnreadable."""
@@ -196,9 +196,12 @@ class LiveSession:
     # -- turns
 
     def prompt(self, prompt: Prompt) -> None:
-        """Accept a prompt: it begins, or waits in the queue. Raises RequestError when the queue is full."""
-        if self.scribe.error is not None:
-            self.scribe.commit()
+        """Accept a prompt: it begins, or waits in the queue.
+
+        Raises RequestError when the queue is full, or when the log could not be written for too long.
+        """
+        if self.scribe.error is not None and not self.scribe.commit() and self.scribe.gave_up:
+            raise RequestError(errors.INTERNAL_ERROR, str(self.scribe.error))
         if self.state is Turn.IDLE:
             self._begin(prompt)
             return
@@ -478,12 +481,12 @@ class LiveSession:
         self.audience.publish()
 
     def _give_up(self, error: StoreError) -> None:
-        """The log cannot be written for too long: the prompt is answered with the cause, the agent stops working."""
-        prompt = self.current
-        if prompt is None:
-            return
-        self._answer(prompt, None, RequestError(errors.INTERNAL_ERROR, str(error)), 0)
-        prompt.request = None
+        """The log cannot be written for too long: prompts are answered with the cause, the agent stops working."""
+        failure = RequestError(errors.INTERNAL_ERROR, str(error))
+        for prompt in (self.current, *self.queue):
+            if prompt is not None:
+                self._answer(prompt, None, failure, 0)
+                prompt.request = None
         self.cancel()
 
 

@@ -44,11 +44,27 @@ _LOG = re.compile(r"(.+)\.log\.jsonl\Z")
 class JsonlJournal(Journal, Syncable):
     """One open log. `append`, `flush` and `sync` on the loop; made by JsonlJournals."""
 
+    __slots__ = (
+        "_buffer",
+        "_fd",
+        "_files",
+        "_left",
+        "_lock",
+        "_size",
+        "_start",
+        "_store",
+        "_suspect",
+        "_synced",
+        "_tail",
+        "fold",
+        "header",
+        "key",
+    )
+
     def __init__(self, store: JsonlJournals, key: Key, header: Header, fold: Fold, descriptor: int, size: int) -> None:
         self.header = header
         self.fold = fold
         self.key = key
-        self.paths = store.paths(key)
         self._store = store
         self._files = store.files
         self._fd = descriptor
@@ -64,6 +80,11 @@ class JsonlJournal(Journal, Syncable):
     @property
     def size(self) -> int:
         return self._size
+
+    @property
+    def paths(self) -> LogPaths:
+        """Made when they are wanted: an idle session holds none."""
+        return self._store.paths(self.key)
 
     def append(self, line: bytes, /) -> None:
         self._buffer.append(line)
@@ -240,7 +261,7 @@ class JsonlJournals(Journals):
         self.power_safe = sync
         self.files = files
         self.committer = Committer()
-        self._open: dict[Path, JsonlJournal] = {}
+        self._open: dict[str, JsonlJournal] = {}
 
     def paths(self, key: Key) -> LogPaths:
         return LogPaths(self.layout.sessions(key), encode(key.session))
@@ -266,10 +287,10 @@ class JsonlJournals(Journals):
 
     def forget(self, journal: JsonlJournal) -> bool:
         """Whether it was open."""
-        return self._open.pop(journal.paths.log, None) is not None
+        return self._open.pop(str(journal.paths.log), None) is not None
 
     def keep(self, journal: JsonlJournal) -> None:
-        self._open[journal.paths.log] = journal
+        self._open[str(journal.paths.log)] = journal
 
     async def create(self, key: Key, header: Header, /) -> JsonlJournal:
         """See Journals. Cancelling it may leave an empty log."""
@@ -344,7 +365,7 @@ class JsonlJournals(Journals):
 
     async def path(self, key: Key, /, *, leaf: str | None = None, until: int | None = None) -> AsyncIterator[list[Stored]]:
         paths = self.paths(key)
-        journal = self._open.get(paths.log)
+        journal = self._open.get(str(paths.log))
         if journal is not None:
             await journal.index()
         async for window in self._stream(key, logfile.read_path(paths, leaf, until)):

@@ -181,7 +181,7 @@ async def idle_sessions(home: str, count: int) -> Figures:
     registry = Registry(store, cast("Agents", None), Settings(), Tasks(report), None)
 
     async def make() -> None:
-        session = await registry.create(registry.header(registry.new_id(), "bench", "/home/dev/project", ("agent",)))
+        session = await registry.create(await registry.header(registry.new_id(), "bench", "/home/dev/project", ("agent",)))
         session.scribe.commit()
 
     for _ in range(50):  # imports, threads, caches
