@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw
 
+from acpd.asks import CANCELLED
 from acpd.errors import StoreError
 from acpd.session import LiveSession
 
@@ -23,9 +24,9 @@ async def recover(session: LiveSession) -> None:
     """Close open asks, the open turn and the queue. Durable when it returns. Raises StoreError."""
     fold = session.fold
     session.recorder.tip = fold.last_entry
-    for ask in list(fold.asks):
-        member = b'"error":{"code":-32800,"message":"the agent is gone"}'
-        session.recorder.entry("answer", b',"ask":"%b","by":"acpd",%b' % (ask.encode(), member))
+    for ask in list(fold.asks.values()):
+        result = CANCELLED.get(ask.method, b"null")
+        session.recorder.entry("answer", b',"ask":"%b","by":"acpd","result":%b' % (ask.id.encode(), result))
     if fold.turn is not None:
         session.recorder.tell(INTERRUPTED)
         session.recorder.entry("turn", b',"state":"interrupted"')

@@ -76,7 +76,7 @@ class Protocol:
     def receive(self, line: bytes) -> Event:
         """The event of one line that is not blank."""
         try:
-            message = envelope.decode(line)
+            message = envelope.decode(line) if self._strict else envelope.decode_behind_noise(line)
         except RequestError as error:
             return self._bad(error)
         if message.method is not UNSET:

@@ -67,6 +67,17 @@ def decode(line: bytes) -> Envelope:
         raise errors.RequestError(errors.PARSE_ERROR, str(error)) from None
 
 
+def decode_behind_noise(line: bytes) -> Envelope:
+    """As `decode`; where text stands before the object (a terminal's escape sequence), the object alone."""
+    try:
+        return decode(line)
+    except errors.RequestError:
+        start = line.find(b"{")
+        if start <= 0:
+            raise
+        return decode(line[start:])
+
+
 def mend_surrogates(text: bytes) -> bytes:
     r"""JSON text with each escaped lone surrogate replaced by `\ufffd`."""
     return _SURROGATE.sub(lambda match: rb"\ufffd" if match[1] else match[0], text)
