@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable
 
-from acpd.errors import SessionNotFound
+from acpd.errors import SessionBusy, SessionNotFound, StoreError
 from acpd.needs import Agents, Settings, Store
 from acpd.recovery import recover
 from acpd.saving import Saver
@@ -31,6 +32,7 @@ class Registry:
         self._savers: dict[str, Saver] = {}
         self._opening: dict[str, asyncio.Task[LiveSession]] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
+        self._deleting: dict[str, asyncio.Task[None]] = {}
         self._ids = Ids()
         self._clock = Clock()
 
@@ -67,13 +69,23 @@ class Registry:
         """A new session with its header appended. Its row is in the catalog before anybody learns the id."""
         key = self.key(header.id, header.agent)
         await self.store.lease.take(key)
+        journal: Journal | None = None
         try:
             journal = await self.store.journals.create(key, header)
             await self.store.catalog.put(row_of(key, header, journal.fold, 0, "open"))
         except BaseException:
-            await self.store.lease.give_up(key)
+            await self._drop(key, journal)
+            if journal is not None:
+                await self.store.journals.delete(key)
             raise
         return self._admit(self._live(key, journal))
+
+    async def _drop(self, key: Key, journal: Journal | None) -> None:
+        """Give up what was taken for a session that cannot be opened."""
+        if journal is not None:
+            with contextlib.suppress(StoreError):
+                await journal.close()
+        await self.store.lease.give_up(key)
 
     def _live(self, key: Key, journal: Journal) -> LiveSession:
         return LiveSession(key, journal, self.store, self._agents, self._settings, self._tasks, self._ids, self._clock)
@@ -90,16 +102,17 @@ class Registry:
 
         Cancelling it does not stop the opening.
         """
-        if closing := self._closing.get(session_id):
-            await asyncio.wait([closing])
+        for ending in (self._deleting, self._closing):
+            if task := ending.get(session_id):
+                await asyncio.wait([task])
         if session := self.live.get(session_id):
             return session
-        task = self._opening.get(session_id)
-        if task is None:
-            task = self._tasks.spawn(self._open(session_id), name=f"open:{session_id}")
-            self._opening[session_id] = task
-            task.add_done_callback(lambda _: self._opening.pop(session_id, None))
-        return await asyncio.shield(task)
+        opening = self._opening.get(session_id)
+        if opening is None:
+            opening = self._tasks.spawn(self._open(session_id), name=f"open:{session_id}")
+            self._opening[session_id] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(session_id, None))
+        return await asyncio.shield(opening)
 
     async def _open(self, session_id: str) -> LiveSession:
         row = await self.store.catalog.get(session_id)
@@ -107,13 +120,18 @@ class Registry:
             raise SessionNotFound(session_id)
         key = self.key(session_id, row.agent)
         await self.store.lease.take(key)
+        journal: Journal | None = None
         try:
             journal = await self.store.journals.open(key)
             session = self._live(key, journal)
-            await recover(session)
+            try:
+                await recover(session)
+            except BaseException:
+                session.scribe.stop()
+                raise
             await self.store.catalog.put(row_of(key, journal.header, journal.fold, journal.size, "open"))
         except BaseException:
-            await self.store.lease.give_up(key)
+            await self._drop(key, journal)
             raise
         return self._admit(session)
 
@@ -136,6 +154,8 @@ class Registry:
 
         `interrupt`: a running turn is recorded as interrupted at once, nobody waits for the agent.
         """
+        if opening := self._opening.get(session_id):
+            await asyncio.wait([opening])
         if session_id not in self._closing:
             session = self.live.get(session_id)
             if session is None:
@@ -161,19 +181,32 @@ class Registry:
         await self.store.lease.give_up(session.key)
 
     async def refresh(self) -> None:
-        """Bring the catalog up to what the live sessions' logs say now."""
+        """Bring the catalog up to what the live sessions' logs say now. Where it cannot be, it says what it knew."""
         for saver in list(self._savers.values()):
-            await saver.row()
+            with contextlib.suppress(StoreError):
+                await saver.row()
 
     async def forget_unprompted(self, before: str) -> int:
         """Delete the sessions that nobody ever prompted and nobody has had open since. Returns how many."""
         rows = await self.store.catalog.unprompted(before)
         for row in rows:
-            await self.delete(row.id)
+            with contextlib.suppress(SessionBusy):  # somebody came back to it
+                await self.delete(row.id)
         return len(rows)
 
     async def delete(self, session_id: str) -> None:
-        """Remove every artefact. Absent is no error. Raises SessionBusy when another process has it open."""
+        """Remove every artefact. Absent is no error. Raises SessionBusy when another process has it open.
+
+        It is done once however many ask. Cancelling it does not stop the deleting.
+        """
+        task = self._deleting.get(session_id)
+        if task is None:
+            task = self._tasks.spawn(self._delete(session_id), name=f"delete:{session_id}")
+            self._deleting[session_id] = task
+            task.add_done_callback(lambda _: self._deleting.pop(session_id, None))
+        await asyncio.shield(task)
+
+    async def _delete(self, session_id: str) -> None:
         await self.close(session_id)
         row = await self.store.catalog.get(session_id)
         if row is None:
@@ -189,7 +222,7 @@ class Registry:
 
     async def stop(self, *, interrupt: bool) -> None:
         """Close every session, and then the store's parts."""
-        await _all(lambda session_id: self.close(session_id, interrupt=interrupt), list(self.live))
+        await _all(lambda session_id: self.close(session_id, interrupt=interrupt), [*self._opening, *self.live])
 
 
 async def _all(work: Callable[[str], Awaitable[None]], items: list[str]) -> None:

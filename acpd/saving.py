@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from msgspec import UNSET, Raw
 
@@ -31,13 +32,17 @@ class Saver:
         self._row_seq = -1
 
     async def row(self, state: str = "open") -> None:
-        """Bring the catalog's row up to the log."""
+        """Bring the catalog's row up to the log. Raises StoreError; it is behind then, and the next call tries again."""
         session = self._session
-        if self._row_seq != session.fold.seq or state != "open":
-            self._row_seq = session.fold.seq
-            await session.store.catalog.put(
-                row_of(session.key, session.header, session.fold, session.scribe.journal.size, state)
-            )
+        if self._row_seq == session.fold.seq and state == "open":
+            return
+        self._row_seq = session.fold.seq
+        row = row_of(session.key, session.header, session.fold, session.scribe.journal.size, state)
+        try:
+            await session.store.catalog.put(row)
+        except StoreError:
+            self._row_seq = -1
+            raise
 
     def soon(self) -> None:
         """Save in DELAY seconds."""
@@ -57,12 +62,11 @@ class Saver:
         if self._lock is None:  # an idle session has none
             self._lock = asyncio.Lock()
         async with self._lock:
-            try:
-                await self._modules()
-                await self._context()
-            except StoreError:
-                session.recorder.warnings += 1
-            await self.row(state)
+            for part in (self._modules, self._context, partial(self.row, state)):
+                try:
+                    await part()
+                except StoreError:
+                    session.recorder.warnings += 1
 
     async def _modules(self) -> None:
         session = self._session
@@ -81,18 +85,16 @@ class Saver:
         session = self._session
         journals = session.store.journals
         until = session.scribe.flushed
-        fresh = self._context_seq == 0 or session.fold.branched
+        before = self._context_seq
+        fresh = before == 0 or session.fold.branched
         context = Context(None if fresh else self._context_parent)
-        windows = (
-            journals.path(session.key, until=until)
-            if fresh
-            else journals.read(session.key, after=self._context_seq, until=until)
-        )
+        windows = journals.path(session.key, until=until) if fresh else journals.read(session.key, after=before, until=until)
         async for window in windows:
             if (lines := context.feed(window)) or fresh:
+                self._context_seq = 0  # until all of it is written: what fails half-way is written anew
                 await session.scribe.journal.write_context(lines, fresh=fresh)
                 fresh = False
-        self._context_seq = context.seq or self._context_seq
+        self._context_seq = context.seq or before
         self._context_parent = context.parent
 
 

@@ -7,6 +7,7 @@ request, and after GIVE_UP seconds the owner is told (docs/architecture.md, "Wha
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -30,6 +31,17 @@ class Written:
         self.at = at
 
 
+class _Waiting:
+    """Somebody who waits until what was committed before is durable."""
+
+    __slots__ = ("durable", "syncing", "then")
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self.then = then
+        self.syncing = False
+        self.durable = False
+
+
 class Scribe:
     """Appends lines and keeps `fold` true. Plain calls on the loop.
 
@@ -37,16 +49,19 @@ class Scribe:
     """
 
     __slots__ = (
+        "_asked",
         "_clock",
         "_failing_since",
         "_gave_up",
         "_ids",
+        "_line",
         "_loop",
         "_on_free",
         "_on_give_up",
         "_on_stuck",
+        "_serving",
+        "_stopped",
         "_timer",
-        "_waiting",
         "error",
         "flushed",
         "fold",
@@ -73,9 +88,12 @@ class Scribe:
         self._on_stuck = on_stuck
         self._on_free = on_free
         self._on_give_up = on_give_up
-        self._waiting: list[Callable[[], None]] = []
+        self._line: deque[_Waiting] = deque()
+        self._serving = False
+        self._asked: set[asyncio.Future[None]] = set()
         self._failing_since = 0.0
         self._gave_up = False
+        self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         ids.after(self.fold.last_id)
@@ -116,25 +134,47 @@ class Scribe:
         return True
 
     def settle(self, then: Callable[[], None]) -> None:
-        """Call `then` once everything appended so far is as durable as the store's `sync` mode asks."""
-        if self.error is not None:
-            self._waiting.append(then)
-            return
+        """Call `then` once everything committed so far is as durable as the store's `sync` mode asks.
+
+        In the order of the calls. Where the last commit failed, it waits for one that works.
+        """
+        waiting = _Waiting(then)
+        self._line.append(waiting)
+        if self.error is None:
+            self._sync(waiting)
+
+    def _sync(self, waiting: _Waiting) -> None:
         future = self.journal.sync()
         if future is None:
-            then()
+            waiting.durable = True
+            self._serve()
         else:
-            future.add_done_callback(partial(self._synced, then))
+            waiting.syncing = True
+            future.add_done_callback(partial(self._synced, waiting))
 
-    def _synced(self, then: Callable[[], None], future: asyncio.Future[None]) -> None:
+    def _synced(self, waiting: _Waiting, future: asyncio.Future[None]) -> None:
         if future.cancelled():
             return
+        waiting.syncing = False
         error = future.exception()
         if error is None:
-            then()
+            waiting.durable = True
+            self._serve()
+        else:
+            self._fail(
+                error if isinstance(error, StoreError) else StoreError("sync", "the log", cause=str(error), retryable=True)
+            )
+
+    def _serve(self) -> None:
+        """Call those at the head of the line whose lines are durable."""
+        if self._serving:
             return
-        self._waiting.append(then)
-        self._fail(error if isinstance(error, StoreError) else StoreError("sync", "the log", cause=str(error), retryable=True))
+        self._serving = True
+        try:
+            while self._line and self._line[0].durable:
+                self._line.popleft().then()
+        finally:
+            self._serving = False
 
     def _fail(self, error: StoreError) -> None:
         now = self._loop.time()
@@ -146,7 +186,10 @@ class Scribe:
         if now - self._failing_since >= GIVE_UP and not self._gave_up:
             self._gave_up = True
             self._on_give_up(error)
-        if self._timer is None:
+            for future in self._asked:
+                if not future.done():
+                    future.set_exception(error)
+        if self._timer is None and not self._stopped:
             self._timer = self._loop.call_later(RETRY_EVERY, self._retry)
 
     def _retry(self) -> None:
@@ -158,19 +201,31 @@ class Scribe:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        waiting, self._waiting = self._waiting, []
         self._on_free()
-        for then in waiting:
-            self.settle(then)
+        for waiting in list(self._line):
+            if not waiting.syncing and not waiting.durable:
+                self._sync(waiting)
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether the log could not be written for GIVE_UP seconds, and still cannot."""
+        return self.error is not None and self._gave_up
 
     async def settled(self) -> None:
-        """As `settle`, to be awaited."""
+        """As `settle`, to be awaited. Raises StoreError after GIVE_UP seconds of failing."""
+        if self.error is not None and self._gave_up:
+            raise self.error
         future: asyncio.Future[None] = self._loop.create_future()
+        self._asked.add(future)
         self.settle(lambda: None if future.done() else future.set_result(None))
-        await future
+        try:
+            await future
+        finally:
+            self._asked.discard(future)
 
     def stop(self) -> None:
         """No more retries: the session is closed."""
+        self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

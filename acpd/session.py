@@ -42,6 +42,7 @@ class LiveSession:
     """One session whose lease this process holds. Everything runs on the event loop; plain calls unless async."""
 
     __slots__ = (
+        "_advancing",
         "_agents",
         "_deadline",
         "_quiet",
@@ -102,6 +103,7 @@ class LiveSession:
         """The agent's id of the session that this one was forked from, until it has one of its own."""
         self.on_idle: Callable[[], None] = lambda: None
         self._agents = agents
+        self._advancing = False
         self._starting: asyncio.Task[Link] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._quiet: list[asyncio.Future[None]] = []
@@ -208,12 +210,12 @@ class LiveSession:
         if len(self.queue) >= self.settings.queue:
             raise RequestError(errors.INTERNAL_ERROR, f"the queue of this session is full ({self.settings.queue} prompts)")
         self.queue.append(prompt)
-        self._write_queue()
+        self._note_queue()
+        self.audience.publish()
 
-    def _write_queue(self) -> None:
+    def _note_queue(self) -> None:
         waiting = [b'{"prompt":%b}' % each.blocks for each in self.queue if not each.cancelled]
         self.scribe.fact("queue", b',"prompts":[%b]' % b",".join(waiting))
-        self.audience.publish()
 
     def _begin(self, prompt: Prompt) -> None:
         self.state = advance(self.state, On.PROMPTED)
@@ -246,6 +248,8 @@ class LiveSession:
         self.recorder.entry("turn", b',"state":"running","entry":"%b"' % written.id.encode())
         if not self.fold.title and (title := first_line_title(prompt.blocks)):
             self.scribe.fact("info", b',"title":%b' % encode(title))
+        if self.fold.queue is not None:  # in one write with the prompt: it is never there twice, nor lost
+            self._note_queue()
         self.audience.publish()
         if prompt.cancelled:
             self._end(prompt, "cancelled", None, None)
@@ -262,6 +266,7 @@ class LiveSession:
         if self.primer_notice:
             self.recorder.tell(self.primer_notice)
             self.primer_notice = ""
+            self.remember_link(self.link)  # not before: an inner session that was never told must not be resumed
             self.audience.publish()
         self.state = advance(self.state, On.SENT)
         self.link.prompt(prompt, partial(self._answered, prompt))
@@ -358,11 +363,16 @@ class LiveSession:
         self._answer(prompt, result, error, seq)
         self.state = advance(self.state, On.SETTLED)
         self.current = None
-        if self.queue:
-            waiting = self.queue.pop(0)
-            self._begin(waiting)
-            self._write_queue()
-        else:
+        if not self._advancing:
+            self._advance()
+
+    def _advance(self) -> None:
+        """The next prompt of the queue. One that is cancelled may be over when `_begin` returns."""
+        self._advancing = True
+        while self.queue and self.state is Turn.IDLE:
+            self._begin(self.queue.pop(0))
+        self._advancing = False
+        if self.state is Turn.IDLE:
             self._settled()
 
     def _answer(self, prompt: Prompt, result: bytes | None, error: RequestError | None, seq: int) -> None:
@@ -394,7 +404,8 @@ class LiveSession:
         for waiting in self.queue:
             waiting.cancelled = True
         if self.queue:
-            self._write_queue()
+            self._note_queue()
+            self.audience.publish()
         prompt = self.current
         if prompt is None or self.state is Turn.ENDING:
             return
@@ -452,12 +463,15 @@ class LiveSession:
             waiting.cancelled = True
             waiting.request = None
         prompt = self.current
-        if prompt is None or self.state is Turn.ENDING or not prompt.entry:
+        if prompt is None or self.state is Turn.ENDING:
             return
         prompt.request = None
-        if self.link is not None:
-            self.link.cancel()
+        prompt.cancelled = True
+        if not prompt.entry:
+            return  # its blobs are being stored; it ends when it is recorded
         if self.state is not Turn.STARTING:
+            if self.link is not None:
+                self.link.cancel()
             self.recorder.tell("This turn was interrupted: its client went away.")
         self._end(prompt, "cancelled", None, None, state="interrupted")
 

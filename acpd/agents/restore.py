@@ -59,7 +59,10 @@ class Restorer:
         self._timeout = pool.settings.start_timeout
 
     async def bring_up(self, session: LiveSession, /) -> AgentLink:
-        """See acpd.session.Agents. The log has a `link` fact then, and the stored mode and options are the agent's."""
+        """See acpd.session.Agents. The stored mode and options are the agent's then.
+
+        The log has a `link` fact, but for an agent that must be primed: that gets one with the primer.
+        """
         host = session.host
         if not isinstance(host, Host):
             raise AgentError(f"no client has opened session {session.id} yet, so its agent cannot be started")
@@ -75,6 +78,8 @@ class Restorer:
             link.session = None
             await link.stop()
             raise
+        if link.ended:
+            raise link.cause()
         return link
 
     async def _link(self, session: LiveSession, host: Host) -> AgentLink:
@@ -84,7 +89,8 @@ class Restorer:
         known = self._pool.known.get(session.key.agent)
         if known is not None:
             return await self._pool.start(host, known, session.header.cwd)
-        if not session.header.command or HIDDEN in session.header.command:
+        hidden = any(argument == HIDDEN or argument.endswith(f"={HIDDEN}") for argument in session.header.command)
+        if not session.header.command or hidden:
             raise AgentError(
                 f"session {session.id} was made with agent {session.key.agent}, whose command is not known here",
                 hint=f"open it with that agent, or name its command in [agents.{session.key.agent}]",
@@ -97,7 +103,8 @@ class Restorer:
         if result is None:
             result = await self._new(session, link)
         link.mode = Mode.LIVE
-        session.remember_link(link)
+        if not session.primer:  # else it is remembered when it is told
+            session.remember_link(link)
         link.release()
         await self._config(session, link, result)
 
@@ -117,6 +124,7 @@ class Restorer:
         return None
 
     async def _new(self, session: LiveSession, link: AgentLink) -> bytes:
+        link.mode = Mode.EARLY
         result = await self._fork(session, link)
         if result is None:
             result = await link.ask_held("session/new", await _params(session, b""), self._timeout)
@@ -186,16 +194,20 @@ class Restorer:
 def inner_id(result: bytes) -> bytes:
     """The agent's id of its new session, raw. Raises AgentError if the answer has none."""
     try:
-        return bytes(msgspec.json.decode(result, type=_New).sessionId)
+        found = bytes(msgspec.json.decode(result, type=_New).sessionId)
     except msgspec.DecodeError:
-        raise AgentError(f"the agent answered session/new without a sessionId: {result[:200]!r}") from None
+        found = b""
+    if not found.startswith(b'"') or found == b'""':
+        raise AgentError(f"the agent answered session/new without a sessionId: {result[:200]!r}")
+    return found
 
 
 async def _params(session: LiveSession, head: bytes, *, state: bool = False) -> bytes:
     """Params of session/new, load, resume, fork for the agent: the stored cwd, and what the newest client asked for."""
     setup = msgspec.json.decode(session.setup, type=_Setup) if session.setup else _Setup()
-    members = [b'%b"cwd":%b,"mcpServers":%b' % (head, encode(session.header.cwd), bytes(setup.mcpServers))]
-    if setup.additionalDirectories is not UNSET:
+    servers = b"[]" if setup.mcpServers == Raw(b"null") else bytes(setup.mcpServers)
+    members = [b'%b"cwd":%b,"mcpServers":%b' % (head, encode(session.header.cwd), servers)]
+    if setup.additionalDirectories not in (UNSET, Raw(b"null")):
         members.append(b'"additionalDirectories":%b' % bytes(setup.additionalDirectories))
     if setup.systemPrompt is not UNSET:
         members.append(b'"systemPrompt":%b' % bytes(setup.systemPrompt))

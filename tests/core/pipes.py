@@ -5,11 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, Self, TypeVar
 
 from acpd.errors import RequestError
 from acpd.peer import Peer, pipe_end
 from acpd.rpc.protocol import Params
+
+T = TypeVar("T")
+
+
+def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Something that a test lets run beside it and awaits later."""
+    return asyncio.get_running_loop().create_task(work)
 
 
 class Recorded:
@@ -25,11 +33,13 @@ class Recorded:
 
     def on_request(self, identifier: bytes, method: str, _params: Params, /) -> None:
         self._add("request", method)
-        self.at.get(method, lambda _: None)(identifier)
+        if act := self.at.get(method):
+            act(identifier)
 
     def on_notification(self, method: str, params: Params, /) -> None:
         self._add("notification", method)
-        self.at.get(method, lambda _: None)(b"")
+        if act := self.at.get(method):
+            act(b"")
 
     def on_bad_line(self, why: str, /) -> None:
         self._add("bad", why)
@@ -72,16 +82,16 @@ class Wire:
         self.from_peer, self._output = os.pipe()
         self._open = {self.to_peer, self.from_peer}
 
-    async def connect(self) -> Wire:
+    async def connect(self) -> None:
         loop = asyncio.get_running_loop()
         writer, _ = await loop.connect_write_pipe(lambda: self.peer, pipe_end(self._output, "wb"))
         self.peer.use_writer(writer)
         reader, _ = await loop.connect_read_pipe(lambda: self.peer, pipe_end(self._input, "rb"))
         self.peer.use_reader(reader)
-        return self
 
-    async def __aenter__(self) -> Wire:
-        return await self.connect()
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
 
     async def __aexit__(self, *_: object) -> None:
         self.peer.close()

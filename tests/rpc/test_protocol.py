@@ -69,14 +69,17 @@ def test_an_id_in_flight_may_not_be_used_again() -> None:
     assert request(side.receive(line)).id == b"7"
 
 
+def _settled(side: Protocol, how: str) -> bytes:
+    return side.answer(b'"x"', b"{}") if how == "answer" else side.refuse(b'"x"', RequestError(-1, "no"))
+
+
 def test_one_answer_a_request() -> None:
     """Whatever comes second, result or error, is empty."""
     for first, second in (("answer", "refuse"), ("refuse", "answer"), ("answer", "answer"), ("refuse", "refuse")):
         side = Protocol(strict=True)
         event = request(side.receive(b'{"jsonrpc":"2.0","id":"x","method":"m"}'))
         assert side.is_open(event.id)
-        said = {"answer": lambda: side.answer(b'"x"', b"{}"), "refuse": lambda: side.refuse(b'"x"', RequestError(-1, "no"))}
-        assert (True, False) == (bool(said[first]()), bool(said[second]()))
+        assert (True, False) == (bool(_settled(side, first)), bool(_settled(side, second)))
         assert not side.is_open(event.id)
 
 
@@ -141,7 +144,7 @@ def test_numbered_ids_are_never_used_twice() -> None:
     own, line = side.call("m", b"{}", unused, b'"ask"')
     second, _ = side.call("m", b"{}", unused)
     assert (b"0", b'"ask"', b"1", True) == (first, own, second, b'"id":"ask"' in line)
-    assert bad(side.receive(b'{"id":0,"result":{}}'))
+    assert "not open" in bad(side.receive(b'{"id":0,"result":{}}')).why
     assert None is side.forget(first)
 
 
@@ -224,7 +227,10 @@ def test_long_method_names_are_not_kept() -> None:
     assert max(map(len, protocol._METHOD_NAMES)) <= 100
 
 
-@given(st.binary(max_size=60) | st.text(max_size=30).map(str.encode) | st.from_regex(rb'\{"(id|method|error)":.{0,9}\}'), st.booleans())
+@given(
+    st.binary(max_size=60) | st.text(max_size=30).map(str.encode) | st.from_regex(rb'\{"(id|method|error)":.{0,9}\}'),
+    st.booleans(),
+)
 def test_no_line_raises(line: bytes, strict: bool) -> None:
     """Whatever comes, it is an event, and a lenient side has nothing to say to it."""
     event = Protocol(strict=strict).receive(line)
