@@ -24,7 +24,12 @@ class _Elicitation(Struct, gc=False):
     url: Raw | UnsetType = UNSET
 
 
+class _Auth(Struct, gc=False):
+    terminal: bool = False
+
+
 class _Client(Struct, gc=False):
+    auth: _Auth | None = None
     fs: _Files | None = None
     terminal: bool = False
     elicitation: _Elicitation | None = None
@@ -45,7 +50,8 @@ def client_capabilities(raw: bytes | None) -> ClientCapabilities:
         if value is not UNSET and bytes(value).startswith(b"{")
     )
     files = said.fs or _Files()
-    return ClientCapabilities(files.readTextFile, files.writeTextFile, said.terminal, able)
+    login = said.auth is not None and said.auth.terminal
+    return ClientCapabilities(files.readTextFile, files.writeTextFile, said.terminal, able, login)
 
 
 def for_agent(said: messages.Initialize) -> bytes:
@@ -57,8 +63,10 @@ def for_agent(said: messages.Initialize) -> bytes:
     return b'{"protocolVersion":1,"clientCapabilities":%b%b}' % (capabilities, info)
 
 
-def initialize_answer(agent: Initialized | None, name: str) -> bytes:
+def initialize_answer(agent: Initialized | None, name: str, client: ClientCapabilities) -> bytes:
     """The result of initialize. The agent's own prompt and MCP capabilities and logins; sessions are acpd's."""
+    from acpd.wire import answers  # while the agent starts it has been imported already
+
     said = agent.agentCapabilities if agent is not None else None
     sessions: dict[str, dict[str, object]] = {key: {} for key in _OURS}
     if said is not None:
@@ -69,28 +77,26 @@ def initialize_answer(agent: Initialized | None, name: str) -> bytes:
     if said is not None:
         for key in ("promptCapabilities", "mcpCapabilities", "auth"):
             value = getattr(said, key)
-            if value is not UNSET and bytes(value).startswith(b"{"):
-                capabilities[key] = value
+            sound = None if value is UNSET else answers.capability(key, bytes(value))
+            if sound is not None:
+                capabilities[key] = Raw(sound)
     title = f"{agent.agentInfo.title or name} (acpd)" if agent is not None else "acpd"
-    methods = agent.authMethods if agent is not None and agent.authMethods is not UNSET else Raw(b"[]")
+    methods = bytes(agent.authMethods) if agent is not None and agent.authMethods is not UNSET else b"[]"
+    logins = [_with_login(method) for method in answers.logins(methods, terminal=client.terminal_login)]
     return encode(
         {
             "protocolVersion": 1,
             "agentCapabilities": capabilities,
             "agentInfo": {"name": "acpd", "title": title, "version": acpd.__version__},
-            "authMethods": _with_login(bytes(methods)),
+            "authMethods": logins,
         }
     )
 
 
-def _with_login(methods: bytes) -> Raw:
+def _with_login(method: bytes) -> Raw:
     """Terminal logins run this very command again: ACPD_LOGIN=1 in their environment makes it become the agent."""
-    try:
-        entries = msgspec.json.decode(methods, type=list[dict[str, Raw]])
-    except msgspec.DecodeError:
-        return Raw(b"[]")
-    for entry in entries:
-        if bytes(entry.get("type", Raw(b""))) == b'"terminal"':
-            env = bytes(entry.get("env", Raw(b"{}")))
-            entry["env"] = Raw(splice.replace(env if env.startswith(b"{") else b"{}", "ACPD_LOGIN", b'"1"'))
-    return Raw(encode(entries))
+    found = splice.members(method)
+    if "type" not in found or method[slice(*found["type"])] != b'"terminal"':
+        return Raw(method)
+    env = method[slice(*found["env"])] if "env" in found else b"{}"
+    return Raw(splice.replace(method, "env", splice.replace(env, "ACPD_LOGIN", b'"1"')))

@@ -24,6 +24,7 @@ class ClientCapabilities(NamedTuple):
     terminal: bool = False
     elicitation: frozenset[str] = frozenset()
     """Modes: "form", "url"."""
+    terminal_login: bool = False
 
 
 class Client(Protocol):

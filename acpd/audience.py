@@ -209,8 +209,9 @@ class Audience:
 
 
 def import_replay() -> None:
-    """What a first session/load would wait 13 ms for."""
-    import acpd.storage.replay  # noqa: F401
+    """What a first session/load would wait 13 ms for, and a first session/new 4."""
+    import acpd.storage.replay
+    import acpd.wire.answers  # noqa: F401
 
 
 async def _send(client: Client, frames: list[bytes]) -> None:

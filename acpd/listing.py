@@ -16,6 +16,7 @@ from acpd.agents.link import AgentLink
 from acpd.errors import AcpdError, RequestError
 from acpd.storage.contract import After, Row
 from acpd.turn import Turn
+from acpd.wire import splice
 from acpd.wire.envelope import encode
 from acpd.wire.lines import Header
 
@@ -38,8 +39,13 @@ class _Cursor(Struct, array_like=True):
     agent: str | None = None
 
 
+class _Named(Struct, gc=False):
+    sessionId: str
+    cwd: str
+
+
 class _Listed(Struct, gc=False):
-    sessions: list[dict[str, Raw]] = []
+    sessions: list[Raw] = []
     nextCursor: str | None = None
 
 
@@ -74,7 +80,7 @@ async def page(connection: Connection, said: ListSessions) -> bytes:
     if _lister(connection) is None:
         return _result(found, None)
     more = msgspec.json.decode(await _agents_page(connection, said.cwd, ""), type=_Listed)
-    return _result([*found, *(encode(one) for one in more.sessions)], _decoded(more.nextCursor) if more.nextCursor else None)
+    return _result([*found, *map(bytes, more.sessions)], _decoded(more.nextCursor) if more.nextCursor else None)
 
 
 def _unprompted(connection: Connection, cwd: str | None) -> list[bytes]:
@@ -145,22 +151,29 @@ async def _agents_page(connection: Connection, cwd: str | None, cursor: str) -> 
     return _result(found, _Cursor(agent=listed.nextCursor) if listed.nextCursor else None)
 
 
-async def _new_ones(connection: Connection, link: AgentLink, listed: list[dict[str, Raw]], cwd: str | None) -> list[bytes]:
+async def _new_ones(connection: Connection, link: AgentLink, listed: list[Raw], cwd: str | None) -> list[bytes]:
     """Those that acpd does not know, in this folder, marked. What is no SessionInfo is left out."""
-    said: list[tuple[str, str, dict[str, Raw]]] = []
-    for one in listed:
-        try:
-            said.append((msgspec.json.decode(one["sessionId"], type=str), msgspec.json.decode(one["cwd"], type=str), one))
-        except (KeyError, msgspec.DecodeError):
-            continue
-    folders = await asyncio.to_thread(lambda: [normal_folder(folder) for _, folder, _ in said])
-    known = await connection.registry.store.catalog.known_inner(link.name, [session_id for session_id, _, _ in said])
+    from acpd.wire import answers
+
+    sound = [one for each in listed if (one := answers.listed(bytes(each))) is not None]
+    said = [msgspec.json.decode(one, type=_Named) for one in sound]
+    folders = await asyncio.to_thread(lambda: [normal_folder(one.cwd) for one in said])
+    known = await connection.registry.store.catalog.known_inner(link.name, [one.sessionId for one in said])
     known |= {session.fold.inner for session in connection.registry.live.values()}
     return [
-        encode({**one, "_meta": Raw(_ADOPT)})
-        for (session_id, _, one), folder in zip(said, folders, strict=True)
-        if session_id not in known and cwd in (None, folder)
+        _marked(text)
+        for text, one, folder in zip(sound, said, folders, strict=True)
+        if one.sessionId not in known and cwd in (None, folder)
     ]
+
+
+def _marked(session: bytes) -> bytes:
+    """The agent's own row, with our mark beside what it says in `_meta`."""
+    span = splice.members(session).get("_meta")
+    meta = session[slice(*span)] if span is not None else b""
+    return splice.replace(
+        session, "_meta", splice.replace(meta, "acpd.dev/adopt", b"true") if meta.startswith(b"{") else _ADOPT
+    )
 
 
 async def delete_inner(link: AgentLink, inner: str, timeout: float) -> None:

@@ -218,7 +218,7 @@ class Connection:
         except (AcpdError, OSError) as error:
             self.log("agent did not start", str(error))
             link = None
-        return initialize_answer(link.said if link is not None else None, link.name if link is not None else "")
+        return initialize_answer(link.said if link else None, link.name if link else "", self.capabilities)
 
     async def _warm(self) -> AgentLink:
         """The agent that no session has yet; started if there is none, once however many ask."""
@@ -253,8 +253,7 @@ class Connection:
             link = await self._warm()
         except AgentError as error:
             raise RequestError(errors.INTERNAL_ERROR, str(error)) from None
-        result = await link.ask(method, b"{}" if params is UNSET else bytes(params))
-        return b"{}" if result == b"null" else result
+        return await link.ask(method, b"{}" if params is UNSET else bytes(params))
 
     # -- sessions
 
@@ -420,7 +419,7 @@ class Connection:
         session.recorder.config(b'{"currentModeId":%b}' % encode(said.modeId))
         session.scribe.commit()
         await session.scribe.settled()
-        return b"{}" if result == b"null" else result
+        return result
 
     async def set_config_option(self, _identifier: bytes, params: Params) -> bytes:
         said = messages.parse_set_config_option(params)

@@ -7,6 +7,8 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from acpd.wire import mend
+
 Flag = Raw | UnsetType
 T = TypeVar("T", bound=Struct)
 
@@ -81,7 +83,5 @@ def _version(raw: Flag) -> int:
 def _struct(raw: Flag, kind: type[T]) -> T:
     if raw is UNSET:
         return kind()
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except msgspec.DecodeError:
-        return kind()
+    sound = mend.mend(kind, bytes(raw), [])
+    return msgspec.json.decode(sound, type=kind) if sound is not None else kind()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -162,9 +164,7 @@ def test_a_question_open_when_the_agent_dies_is_closed(play: Stage) -> None:
     client, session, ident = asked(play, "pid\nask")
     request = client.wait_request(ASK)
     pid = int(client.text(session).split()[1])
-    import os
-
-    os.kill(pid, 9)
+    os.kill(pid, signal.SIGKILL)
     assert "signal 9" in client.answer(ident).message["error"]["message"]
     client.wait("word to the dialog", lambda: [line for line in client.lines if line.method == "$/cancel_request"])
     client.reply(request, select("yes"))
@@ -198,7 +198,7 @@ def test_an_elicitation_is_the_clients_to_answer(mode: str, answer: Json, said: 
 
 def test_an_elicitation_that_the_client_did_not_declare_never_reaches_it(play: Stage) -> None:
     """The agent is told what the client can; if it asks all the same, it waits, and a cancel answers it."""
-    form = {"elicitation": {"form": {}}}
+    form: Json = {"elicitation": {"form": {}}}
     client, session, ident = asked(play, "elicit url", capabilities=form)
     assert {"stopReason": "end_turn"} == client.result(ident)
     assert "no elicitation by url" == client.text(session)

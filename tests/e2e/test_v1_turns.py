@@ -168,7 +168,8 @@ def test_a_request_cancel_of_a_prompt_is_a_cancel_of_that_one(play: Stage) -> No
     gone = client.start_prompt(session, "say b")
     kept = client.start_prompt(session, "say c")
     client.notify("$/cancel_request", {"requestId": gone})
-    for unknown in (4711, "x", None, [1], {}):
+    strange: list[Any] = [4711, "x", None, [1], {}]
+    for unknown in strange:
         client.notify("$/cancel_request", {"requestId": unknown})
     client.notify("$/cancel_request", {})
     assert {"stopReason": "cancelled"} == client.result(gone)
