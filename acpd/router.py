@@ -241,26 +241,24 @@ class Connection:
         return link if link is not None else await self.pool.start(self.host, self.host.choice)
 
     async def authenticate(self, _identifier: bytes, params: Params) -> bytes:
-        messages.parse_authenticate(params)
-        return await self._ask_warm("authenticate", params)
+        return await self._ask_warm("authenticate", messages.passed_on(messages.parse_authenticate(params), params))
 
     async def logout(self, _identifier: bytes, params: Params) -> bytes:
-        messages.parse_logout(params)
-        return await self._ask_warm("logout", params)
+        return await self._ask_warm("logout", messages.passed_on(messages.parse_logout(params), params))
 
-    async def _ask_warm(self, method: str, params: Params) -> bytes:
+    async def _ask_warm(self, method: str, params: bytes) -> bytes:
         try:
             link = await self._warm()
         except AgentError as error:
             raise RequestError(errors.INTERNAL_ERROR, str(error)) from None
-        return await link.ask(method, b"{}" if params is UNSET else bytes(params))
+        return await link.ask(method, params)
 
     # -- sessions
 
     async def new(self, identifier: bytes, params: Params) -> None:
         """The agent's session, then ours, then the answer; updates of the session follow it."""
         said = messages.parse_new(params)
-        raw = bytes(params) if params is not UNSET else b"{}"
+        raw = messages.passed_on(said, params)
         link = await self._take_warm()
         try:
             result = await link.ask_held("session/new", raw, self.pool.settings.start_timeout)
@@ -296,7 +294,7 @@ class Connection:
     async def load(self, identifier: bytes, params: Params) -> None:
         said = messages.parse_load(params)
         session = await self._open(said, params)
-        attachment = session.attach(self, bytes(params) if params is not UNSET else None)
+        attachment = session.attach(self, messages.passed_on(said, params))
         attachment.cursor = 0
         await session.audience.replay(attachment)
         self.peer.answer(identifier, session.setup_answer())
@@ -307,7 +305,7 @@ class Connection:
         """No replay; the agent is there when the answer leaves, or has had its time."""
         said = messages.parse_resume(params)
         session = await self._open(said, params)
-        attachment = session.attach(self, bytes(params) if params is not UNSET else None)
+        attachment = session.attach(self, messages.passed_on(said, params))
         try:
             async with asyncio.timeout(self.pool.settings.start_timeout):
                 await session.ensure_agent()
@@ -339,7 +337,7 @@ class Connection:
         if not link.said.agentCapabilities.loadSession or not said.sessionId:
             raise SessionNotFound(said.sessionId)
         link = await self._take_warm()
-        return await adopt(self, link, said, bytes(params) if params is not UNSET else b"{}")
+        return await adopt(self, link, said, messages.passed_on(said, params))
 
     def _start_behind(self, session: LiveSession) -> None:
         if session.link is None:
@@ -358,7 +356,7 @@ class Connection:
         source = await self.registry.open(said.sessionId)
         session = await self.registry.fork(source, said.cwd, said.directories)
         session.host = self.host
-        attachment = session.attach(self, bytes(params) if params is not UNSET else None)
+        attachment = session.attach(self, messages.passed_on(said, params))
         answer = session.setup_answer()
         self.peer.answer(identifier, splice.replace(answer, "sessionId", session.id_json))
         session.audience.start(attachment)
@@ -388,7 +386,7 @@ class Connection:
     def _prompt(self, identifier: bytes, params: Params) -> None:
         said = messages.parse_prompt(params)
         prompt = Prompt(
-            params=bytes(params) if params is not UNSET else b"{}",
+            params=messages.passed_on(said, params),
             blocks=bytes(said.prompt),
             meta=bytes(said.meta) if said.meta is not UNSET else None,
             client=self,
@@ -415,7 +413,7 @@ class Connection:
     async def set_mode(self, _identifier: bytes, params: Params) -> bytes:
         said = messages.parse_set_mode(params)
         session = await self._attached(said.sessionId)
-        result = await self._ask_agent(session, "session/set_mode", params)
+        result = await self._ask_agent(session, "session/set_mode", messages.passed_on(said, params))
         session.recorder.config(b'{"currentModeId":%b}' % encode(said.modeId))
         session.scribe.commit()
         await session.scribe.settled()
@@ -424,7 +422,7 @@ class Connection:
     async def set_config_option(self, _identifier: bytes, params: Params) -> bytes:
         said = messages.parse_set_config_option(params)
         session = await self._attached(said.sessionId)
-        result = await self._ask_agent(session, "session/set_config_option", params)
+        result = await self._ask_agent(session, "session/set_config_option", messages.passed_on(said, params))
         session.recorder.config(result)
         session.scribe.commit()
         await session.scribe.settled()
@@ -436,11 +434,11 @@ class Connection:
             session.host = self.host
         return session
 
-    async def _ask_agent(self, session: LiveSession, method: str, params: Params) -> bytes:
+    async def _ask_agent(self, session: LiveSession, method: str, params: bytes) -> bytes:
         link = await session.ensure_agent()
         if not isinstance(link, AgentLink):
             raise AgentError(f"session {session.id} has no agent")
-        return await link.ask(method, link.translated(bytes(params) if params is not UNSET else b"{}"))
+        return await link.ask(method, link.translated(params))
 
 
 async def _extension(method: str, connection: Connection, _identifier: bytes, params: Params) -> bytes:

@@ -265,6 +265,26 @@ def transports(request: NewSession) -> set[str]:
     return {server.type or "stdio" for server in mend.decoder(list[_Transport]).decode(request.mcpServers)}
 
 
+def passed_on(request: Request, params: Params) -> bytes:
+    """The params for an agent: as the client wrote them, but for what had to be mended."""
+    raw = b"{}" if isinstance(params, UnsetType) else bytes(params)
+    sound: dict[str, bytes] = {}
+    if isinstance(request, Prompt) and bytes(request.prompt) not in raw:
+        sound["prompt"] = bytes(request.prompt)
+    if isinstance(request, NewSession):
+        sound["mcpServers"] = bytes(request.mcpServers)
+        if not request.directories:
+            sound["additionalDirectories"] = b"[]"
+    odd_meta = request.meta is UNSET and b"meta" in raw
+    if not sound and not odd_meta:
+        return raw
+    found = splice.members(raw)
+    edits = [(*found[name], value) for name, value in sound.items() if name in found and raw[slice(*found[name])] != value]
+    raw = splice.apply(raw, edits) if edits else raw
+    meta = splice.members(raw).get("_meta") if odd_meta else None
+    return splice.remove(raw, ("_meta",)) if meta is not None and raw[slice(*meta)] != b"null" else raw
+
+
 def _parsed(shape: type[AnyRequest], params: Params) -> AnyRequest:
     try:
         request: AnyRequest = mend.decoder(shape).decode(b"{}" if isinstance(params, UnsetType) else params)
