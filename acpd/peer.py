@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from collections.abc import Callable
 from typing import BinaryIO, Literal
 from typing import Protocol as Interface
 
@@ -67,6 +68,10 @@ class Peer(asyncio.Protocol):
         self._writer: asyncio.WriteTransport | None = None
         self._drained: asyncio.Event | None = None
         self.position = 0
+        self.line = b""
+        """The line that is being handled."""
+        self.shortcut: Callable[[bytes], bool] | None = None
+        """May handle a line whose shape it knows, and says whether it did. It must be as strict as the protocol."""
         self.paused = False
         self.closed = False
         self._loop = asyncio.get_running_loop()
@@ -153,6 +158,9 @@ class Peer(asyncio.Protocol):
         self.position += len(line) + 1
         if not line or line.isspace():
             return
+        if self.shortcut is not None and self.shortcut(line):
+            return
+        self.line = line
         event = self._rpc.receive(line)
         if type(event) is protocol.Notification:
             self._owner.on_notification(event.method, event.params)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from acpd.attachment import Staged
 from acpd.audience import Audience
@@ -27,13 +27,39 @@ Source = tuple[str, int]
 """The link, and the position in its output after the frame."""
 
 
+class Shape(Struct, gc=False):
+    """A chunk of text and all that chunks of its message share with it: what stands before and behind the text's inside."""
+
+    kind: str
+    head: bytes
+    tail: bytes
+    """Of the params."""
+    line_head: bytes
+    line_tail: bytes
+    frame_head: bytes
+    frame_tail: bytes
+
+    @classmethod
+    def of(cls, look: updates.Look, params: bytes, head: bytes, cut: int, message_id: str, session: bytes) -> Shape | None:
+        """None where it cannot be told by its text alone. `head`: what stands before the params in the line."""
+        start = params.find(b'"text":"') + 8
+        end = params.find(b'"', start)
+        if start < 8 or look.kind == "user_message_chunk" or b"\\" in params:
+            return None
+        before, behind = params[:start], params[end:]
+        update_tail = behind[:-1]
+        if message_id:
+            update_tail = frames.with_message_id(update_tail, message_id)
+        return cls(look.kind, before, behind, head + before, behind, frames.around(session, before[cut:]), update_tail)
+
+
 class Recorder:
     """Appends to one log. Plain calls; nothing leaves before `publish`.
 
     `hold` and `release` stop and restart what the agent says while a blob is being stored.
     """
 
-    __slots__ = ("_audience", "_hold", "_id", "_run", "_tasks", "fold", "scribe", "tip", "warnings")
+    __slots__ = ("_audience", "_hold", "_id", "_last", "_run", "_tasks", "fold", "scribe", "shape", "tip", "warnings")
 
     def __init__(
         self, session: bytes, scribe: Scribe, audience: Audience, tasks: Tasks, hold: Callable[[], Callable[[], None]]
@@ -48,6 +74,10 @@ class Recorder:
         self._audience = audience
         self._tasks = tasks
         self._hold = hold
+        self.shape: Shape | None = None
+        """Of the newest entry, if that is a chunk of text that may go on."""
+        self._last = _NOBODY
+        """Kind and messageId of the newest update."""
         self._run = _NOBODY
         """Kind and messageId of the chunks that are coming without an id of the agent's."""
 
@@ -57,7 +87,7 @@ class Recorder:
         """An entry behind the tip; it is the tip then."""
         written = self.scribe.entry(kind, body, self.tip)
         self.tip = written.id
-        self._run = _NOBODY
+        self.end_message()
         return written
 
     def branch(self, kind: str, body: bytes) -> Written:
@@ -67,15 +97,16 @@ class Recorder:
 
     def end_message(self) -> None:
         """The next chunk begins a new message."""
-        self._run = _NOBODY
+        self._run = self._last = _NOBODY
+        self.shape = None
 
     def tell(self, text: str) -> None:
         """A notice in acpd's own words that stays in the conversation: stored and shown like a message."""
         update = b'{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":%b}}' % encode(f"[acpd] {text}\n\n")
         params = b'{"sessionId":%b,"update":%b,"_meta":{"acpd.dev/notice":true}}' % (self._id, update)
-        self._run = _NOBODY
+        self.end_message()
         self._update(params, frames.decode_params(params), updates.look(update), None)
-        self._run = _NOBODY
+        self.end_message()
 
     # -- what the agent says
 
@@ -131,16 +162,27 @@ class Recorder:
         """Append one entry and stage its frame. `text` stands in the log in the place of params with blobs."""
         identifier = self.scribe.new_id()
         message_id = self._message_id(look, identifier)
-        body = b'%b,"kind":%b%b%b,"params":%b' % (
-            _src(source),
-            encode(look.kind),
-            b',"messageId":"%b"' % message_id.encode() if message_id else b"",
-            more,
-            params if text is None else text,
-        )
+        cut = frames.cut_of(params, members) if look.valid and look.sendable is not None else 0
+        head = b',"kind":%b%b%b,"params":' % (encode(look.kind), _known(look, message_id, cut), more)
+        body = b"%b%b%b" % (_src(source), head, params if text is None else text)
         written = self.scribe.entry(stored, body, self.tip, identifier=identifier, update=look.kind)
         self.tip = identifier
         self._stage(params, members, look, written, message_id)
+        going_on = look.plain and cut and text is None and self._last == (look.kind, message_id or look.message_id)
+        self.shape = Shape.of(look, params, head, cut, message_id, self._id) if going_on else None
+        self._last = (look.kind, message_id or look.message_id)
+
+    def again(self, shape: Shape, text: bytes, source: Source) -> None:
+        """One more chunk of the shape of the newest entry: `text` is the inside of its JSON string."""
+        body = b"%b%b%b%b" % (_src(source), shape.line_head, text, shape.line_tail)
+        identifier = self.scribe.new_id()
+        written = self.scribe.entry("update", body, self.tip, identifier=identifier, update=shape.kind)
+        self.tip = identifier
+        if self._audience.is_watched:
+            frame = b"%b%b%b%b" % (shape.frame_head, text, shape.frame_tail, frames.behind(written.seq, written.at))
+            self._audience.stage(Staged(written.seq, shape.kind, frame))
+        else:
+            self._audience.skip()
 
     def _message_id(self, look: updates.Look, identifier: str) -> str:
         """The id that acpd gives a chunk to which the agent gave none: the first one's of its run."""
@@ -180,7 +222,9 @@ class Recorder:
     def config(self, said: bytes) -> None:
         """Store the mode and options that an answer of the agent names, if it names any."""
         if said.startswith(b"{") and splice.members(said).keys() & {"modes", "configOptions", "currentModeId"}:
-            self.scribe.fact("config", self._config(said))
+            from acpd.wire import answers
+
+            self.scribe.fact("config", self._config(answers.settings(said)))
 
     def _config(self, said: bytes) -> bytes:
         """The stored mode and options, changed by what this object says about them."""
@@ -196,6 +240,17 @@ class Recorder:
             modes = splice.replace(modes, "currentModeId", said[slice(*spans["currentModeId"])])
         kept = [(b"modes", modes), (b"configOptions", options)]
         return b"".join(b',"%b":%b' % (name, value) for name, value in kept if value != b"null")
+
+
+def _known(look: updates.Look, message_id: str, cut: int) -> bytes:
+    """What a replay wants to know of an update without looking into it."""
+    name = look.message_id or look.tool
+    return b"%b%b%b%b" % (
+        b',"messageId":"%b"' % message_id.encode() if message_id else b"",
+        b',"of":%b' % encode(name) if name else b"",
+        b',"state":%b' % encode(look.status) if look.status else b"",
+        b',"cut":%d' % cut if cut else b"",
+    )
 
 
 def _src(source: Source | None) -> bytes:

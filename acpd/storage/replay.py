@@ -17,8 +17,8 @@ or left out, as it was when it came; a line that cannot be read as its kind says
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -37,6 +37,7 @@ GAP = b'{"type":"text","text":"[A part of the history could not be read.]"}'
 _FACTS = frozenset(
     {"available_commands_update", "current_mode_update", "config_option_update", "session_info_update", "usage_update"}
 )
+_CALLS = frozenset({"tool_call", "tool_call_update"})
 _OPEN = frozenset({"pending", "in_progress"})
 _QUOTE = 0x22
 
@@ -127,6 +128,7 @@ class Replay:
         "_known",
         "_limit",
         "_name",
+        "_oldest",
         "_open",
         "_plans",
         "_plans_sent",
@@ -152,7 +154,8 @@ class Replay:
         self._texts: list[memoryview] = []
         self._size = 0
         self._calls: dict[str, slots.ToolCall] = {}
-        self._known: dict[str, None] = {}
+        self._known: set[str] = set()
+        self._oldest: deque[str] = deque()
         self._forgot = False
         self._open: dict[str, None] = {}
         self._plans: dict[str, slots.Newest] = {}
@@ -212,9 +215,13 @@ class Replay:
 
     def _add(self, line: Stored) -> None:
         if line.type in {"update", "compaction"}:
-            if line.kind in frames.CHUNKS and line.kind in self._replayed:
+            if line.kind not in self._replayed:
+                return
+            if line.kind in frames.CHUNKS:
                 self._chunk(line)
-            elif line.kind in self._replayed:
+            elif line.cut and line.of and line.kind in _CALLS:
+                self._call(line, line.of, line.state)
+            else:
                 self._update(line)
         elif line.type == "prompt":
             self._prompted(line)
@@ -230,7 +237,7 @@ class Replay:
         line, seen = found
         match line.kind:
             case "tool_call" | "tool_call_update":
-                self._call(line, seen)
+                self._call(line, seen.toolCallId, seen.status)
             case "plan":
                 self._keep_newest("", line)
             case "plan_update":
@@ -246,6 +253,13 @@ class Replay:
 
     def _chunk(self, line: Stored) -> None:
         given = line.messageId
+        if line.cut:
+            name = given or line.of
+            if not self._continued(line, name):
+                self._end_message()
+                self._tail = line
+                self._name = name
+            return
         if given and self._continued(line, given):
             return  # the look at the token was enough
         try:
@@ -326,14 +340,14 @@ class Replay:
 
     # Tool calls
 
-    def _call(self, line: Stored, seen: Any) -> None:
-        call = self._calls.get(seen.toolCallId)
+    def _call(self, line: Stored, name: str, status: str | None) -> None:
+        call = self._calls.get(name)
         if call is None:
-            call = self._begin_call(line, seen.toolCallId)
+            call = self._begin_call(line, name)
         else:
             call.lines.append(line)
-        if seen.status:
-            call.open = seen.status in _OPEN
+        if status:
+            call.open = status in _OPEN
 
     def _begin_call(self, line: Stored, name: str) -> slots.ToolCall:
         self._end_message()
@@ -343,9 +357,10 @@ class Replay:
         self._items.append(call)
         if name not in self._known:
             if len(self._known) >= KNOWN_CALLS:
-                del self._known[next(iter(self._known))]
+                self._known.discard(self._oldest.popleft())
                 self._forgot = True
-            self._known[name] = None
+            self._known.add(name)
+            self._oldest.append(name)
         return call
 
     def _close_elsewhere(self, end: Stored) -> None:

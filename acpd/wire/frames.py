@@ -61,6 +61,38 @@ def frame(
     return b"%b%b}\n" % (_HEAD, _rewritten(raw, session, text, seq, at))
 
 
+def cut_frame(raw: bytes, cut: int, session: bytes, seq: int, at: str, message_id: str = "") -> bytes:
+    """As `update`, where the update is known to be `raw[cut:-1]`."""
+    if len(raw) > MAX_OUT:
+        return update(raw, session, seq, at, message_id)
+    text = raw[cut:-1]
+    if message_id:
+        text = with_message_id(text, message_id)
+    return b'%b{"sessionId":%b,"update":%b,"_meta":{"acpd.dev/seq":%d,"acpd.dev/at":"%b"}}}\n' % (
+        _HEAD,
+        session,
+        text,
+        seq,
+        at.encode(),
+    )
+
+
+def cut_of(raw: bytes, members: Params) -> int:
+    """Where the update begins in params that have the session's id and it and nothing else; 0: they have more."""
+    plain = raw.startswith(b'{"sessionId":') and len(raw) == len(members.sessionId) + len(members.update) + 24
+    return len(members.sessionId) + 23 if plain else 0
+
+
+def around(session: bytes, kind_of_params: bytes) -> bytes:
+    """What stands in a frame before an update."""
+    return b'%b{"sessionId":%b,"update":%b' % (_HEAD, session, kind_of_params)
+
+
+def behind(seq: int, at: str) -> bytes:
+    """What stands in a frame behind an update."""
+    return b',"_meta":{"acpd.dev/seq":%d,"acpd.dev/at":"%b"}}}\n' % (seq, at.encode())
+
+
 def _rewritten(params: bytes, session: bytes, text: bytes, seq: int, at: str) -> bytes:
     found = splice.entries(params)
     place = {member.name: index for index, member in enumerate(found)}

@@ -45,7 +45,9 @@ class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
     | type | members besides type, id, seq, at, parentId, src |
     |---|---|
     | prompt | prompt: the client's content blocks; _meta |
-    | update, compaction | kind: sessionUpdate; params: of session/update, as the agent wrote it; messageId: given by acpd |
+    | update, compaction | kind: sessionUpdate; params: of session/update, as the agent wrote it; messageId: given by acpd; |
+    | | of: the agent's own messageId or toolCallId; state: a tool call's new status; cut: where the update begins in params |
+    | | that are just `{"sessionId":..,"update":..}` and valid as they are, so that a replay need not look into them |
     | ask | method; params: of the request, as the agent wrote it |
     | answer | ask: entry id; result or error; by: "client", "cancel", "acpd" |
     | turn | state: "running", "ended", "interrupted"; stopReason; error; usage |
@@ -67,6 +69,8 @@ class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
     kind: str = ""
     params: Raw | UnsetType = UNSET
     messageId: str = ""
+    of: str = ""
+    cut: int = 0
     blobs: tuple[int, ...] = ()
     prompt: Raw | UnsetType = UNSET
     meta: Raw | UnsetType = UNSET

@@ -43,6 +43,8 @@ class Look(Struct, frozen=True, gc=False):
     | message_id | the agent's own messageId, or empty |
     | tool | toolCallId of tool_call and tool_call_update, or empty |
     | text | of a plain chunk |
+    | status | of tool_call and tool_call_update, where it says one |
+    | valid | whether `sendable` is the update as it came |
     | summary | a compaction that is completed and says what of the conversation remains |
     """
 
@@ -54,6 +56,8 @@ class Look(Struct, frozen=True, gc=False):
     tool: str = ""
     text: str = ""
     summary: bool = False
+    status: str = ""
+    valid: bool = True
 
 
 class _PlainText(Struct, gc=False, forbid_unknown_fields=True):
@@ -333,7 +337,7 @@ def _chunk(value: UserMessageChunk | AgentMessageChunk | AgentThoughtChunk, upda
     return Look(plain.sessionUpdate, update, "", True, plain.messageId or "", "", plain.content.text)
 
 
-def _valid(value: Struct, sendable: bytes, warning: str) -> Look:
+def _valid(value: Struct, sendable: bytes, warning: str, *, valid: bool = True) -> Look:
     message_id = getattr(value, "messageId", None)
     return Look(
         _KINDS[type(value)],
@@ -341,6 +345,8 @@ def _valid(value: Struct, sendable: bytes, warning: str) -> Look:
         warning,
         message_id=message_id if isinstance(message_id, str) else "",
         tool=value.toolCallId if isinstance(value, ToolCall | ToolCallUpdate) else "",
+        status=value.status or "" if isinstance(value, ToolCall | ToolCallUpdate) else "",
+        valid=valid,
         summary=isinstance(value, CompactionUpdate) and value.status == "completed" and bool(value.summary),
     )
 
@@ -362,9 +368,9 @@ def _look_closely(update: bytes) -> Look:
         return Look(kind, None, f"{kind}: {mend.blame(shape, text, '')}")
     warning = f"{kind}: malformed, so left out or mended: {_listed(notes)}" if notes else ""
     try:
-        return _valid(_decoder().decode(mended), mended, warning)
+        return _valid(_decoder().decode(mended), mended, warning, valid=mended == update)
     except mend.FAULTS:  # a config option with groups: right, but no shape of one decoder
-        return Look(kind, mended, warning)
+        return Look(kind, mended, warning, valid=mended == update)
 
 
 def _listed(notes: list[str]) -> str:
