@@ -75,7 +75,10 @@ class Audience:
         return new
 
     def detach(self, client: Client) -> None:
-        self.attachments = [each for each in self.attachments if each.client is not client]
+        """It leaves; answers that it still waits for leave with it."""
+        if (attachment := self.attachment(client)) is not None:
+            self.attachments = [each for each in self.attachments if each is not attachment]
+            attachment.let_go()
 
     async def dismiss(self, patience: float) -> None:
         """Everybody leaves. Who is behind has so many seconds to read on first; its answers leave in any case."""

@@ -6,12 +6,13 @@ import asyncio
 import json
 import selectors
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
 from acpd.attachment import Attachment, ClientCapabilities
-from acpd.errors import AgentError, AgentExited, ConnectionBroken, RequestError, StoreError
+from acpd.errors import AgentError, AgentExited, ConnectionBroken, RequestError, Unanswered
 from acpd.needs import Link, Settings, Store
 from acpd.registry import Registry
 from acpd.rpc.protocol import Then
@@ -52,27 +53,26 @@ def put_forward(seconds: float) -> None:
     loop.put_forward(seconds)
 
 
+async def until(true: Callable[[], object]) -> None:
+    """Until this is true, looked at after each pass of the loop. Raises TimeoutError."""
+    deadline = time.monotonic() + SECONDS  # the loop's own clock may be put forward
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        await asyncio.sleep(0)
+
+
 class Changes:
-    """Waiting until something is true of a recorder, looked at whenever it changes."""
-
-    def __init__(self) -> None:
-        self._changed = asyncio.Event()
-
-    def changed(self) -> None:
-        self._changed.set()
+    """Who can be waited for."""
 
     async def until(self, true: Callable[[], object]) -> None:
-        async with asyncio.timeout(SECONDS):
-            while not true():
-                self._changed.clear()
-                await self._changed.wait()
+        await until(true)
 
 
 class Editor(Changes):
     """Implements acpd.attachment.Client. What reaches it is in `got`, parsed, in order; pause it and nothing may."""
 
     def __init__(self, capabilities: Json | None = None, *, elicits: Iterable[str] = ()) -> None:
-        super().__init__()
         self.kinds = updates.allowed_kinds(dumps(capabilities) if capabilities else None)
         self.capabilities = ClientCapabilities(elicitation=frozenset(elicits))
         self.got: list[Json] = []
@@ -81,32 +81,29 @@ class Editor(Changes):
         """Open calls by id: method, params, and what to call with the answer."""
         self.forgotten: list[str] = []
         self.closed = False
-        self.in_flight: set[bytes] = set()
         self.most_in_flight = 0
         """Bytes of the biggest single send: what a client costs while it reads."""
-        self._paused = False
+        self._readable = asyncio.Event()
+        self._readable.set()
         self._answered: set[bytes] = set()
 
     @property
     def paused(self) -> bool:
-        return self._paused
+        return not self._readable.is_set()
 
     def pause(self) -> None:
-        self._paused = True
+        self._readable.clear()
 
     def resume(self) -> None:
-        self._paused = False
-        self.changed()
+        self._readable.set()
 
     def close(self) -> None:
         """As a connection ends: its open calls are never answered."""
         self.closed = True
-        from acpd.errors import Unanswered
-
+        self._readable.set()
         for _, _, then in list(self.asked.values()):
             then(None, Unanswered("the connection has ended"))
         self.asked.clear()
-        self.changed()
 
     def send(self, data: bytes, /) -> None:
         if self.closed or not data:
@@ -116,7 +113,6 @@ class Editor(Changes):
         for line in data.splitlines(keepends=True):
             self.raw.append(line)
             self.got.append(json.loads(line))
-        self.changed()
 
     def call(self, method: str, params: bytes, then: Then, identifier: bytes | None = None, /) -> bytes:
         identifier = identifier or b'"call-%d"' % len(self.raw)
@@ -138,7 +134,7 @@ class Editor(Changes):
         return envelope.error(identifier, error) if error else envelope.result(identifier, result or b"{}")
 
     async def drained(self) -> None:
-        await self.until(lambda: not self._paused or self.closed)
+        await self._readable.wait()
         if self.closed:
             raise ConnectionBroken("the connection has ended")
 
@@ -168,9 +164,8 @@ class Editor(Changes):
         found: list[str] = []
         for message in self.got:
             if message.get("method") == "session/update":
-                found += [
-                    message["params"]["update"].get("content", {}).get("text", message["params"]["update"]["sessionUpdate"])
-                ]
+                update = message["params"]["update"]
+                found.append(update.get("content", {}).get("text", update["sessionUpdate"]))
             elif "result" in message:
                 found.append(f"={message['result'].get('stopReason', '')}")
             elif "error" in message:
@@ -193,7 +188,6 @@ class Voice(Changes):
     """Implements acpd.needs.Link: the agent's side of one session, spoken for by the test."""
 
     def __init__(self, session: LiveSession, name: str = "link-1") -> None:
-        super().__init__()
         self.id = name
         self.name = "agent"
         self.inner = b'"inner-1"'
@@ -208,25 +202,21 @@ class Voice(Changes):
 
     def prompt(self, prompt: Prompt, then: Callable[[bytes | None, RequestError | None], None], /) -> None:
         self.prompts.append((json.loads(prompt.params), then))
-        self.changed()
 
     def cancel(self) -> None:
         self.cancels += 1
-        self.changed()
 
     def hold(self, why: str, /) -> None:
         self.held.add(why)
 
     def release(self, why: str, /) -> None:
         self.held.discard(why)
-        self.changed()
 
     async def ask(self, method: str, params: bytes, /) -> bytes:
         raise AgentError(f"{method} is not what a Voice does")
 
     async def stop(self) -> None:
         self.stopped = True
-        self.changed()
 
     # what a test lets the agent do
 
@@ -264,7 +254,6 @@ class Voice(Changes):
 
     def _replied(self, name: str, result: bytes | None, error: RequestError | None) -> None:
         self.replies.append((name, error.code if error else json.loads(result or b"null")))
-        self.changed()
 
     def die(self, why: str = "agent agent ended with exit code 3: oh no") -> None:
         self.session.agent_lost(self, AgentExited(why))
@@ -274,7 +263,6 @@ class Voices(Changes):
     """Implements acpd.needs.Agents. `gate` closed: a start waits; `failure` set: it raises that."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.made: list[Voice] = []
         self.starts = 0
         self.ended_starts = 0
@@ -284,12 +272,10 @@ class Voices(Changes):
 
     async def bring_up(self, session: LiveSession, /) -> Link:
         self.starts += 1
-        self.changed()
         try:
             await self.gate.wait()
         finally:
             self.ended_starts += 1
-            self.changed()
         if self.failure is not None:
             raise self.failure
         self.made.append(Voice(session, f"link-{len(self.made) + 1}"))
@@ -401,7 +387,3 @@ def prompt(session: LiveSession, editor: Editor | None, request: str, text: str 
     )
     session.prompt(made)
     return made
-
-
-def full(error: StoreError | None) -> bool:
-    return error is not None and error.retryable
