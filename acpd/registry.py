@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 
 from acpd.errors import SessionBusy, SessionNotFound, StoreError
 from acpd.needs import Agents, Settings, Store
@@ -105,11 +105,15 @@ class Registry:
         for ending in (self._deleting, self._closing):
             if task := ending.get(session_id):
                 await asyncio.wait([task])
-        if session := self.live.get(session_id):
+        if session_id not in self._opening and (session := self.live.get(session_id)):
             return session
+        return await self.once(session_id, lambda: self._open(session_id))
+
+    async def once(self, session_id: str, make: Callable[[], Coroutine[None, None, LiveSession]]) -> LiveSession:
+        """`make` it live, once however many ask. Raises what that raises; cancelling this does not stop it."""
         opening = self._opening.get(session_id)
         if opening is None:
-            opening = self._tasks.spawn(self._open(session_id), name=f"open:{session_id}")
+            opening = self._tasks.spawn(make(), name=f"open:{session_id}")
             self._opening[session_id] = opening
             opening.add_done_callback(lambda _: self._opening.pop(session_id, None))
         return await asyncio.shield(opening)

@@ -235,7 +235,7 @@ class Connection:
             self.host.warm = task.result()
             self.host.agent_name = self.host.warm.name
 
-    async def _take_warm(self) -> AgentLink:
+    async def take_warm(self) -> AgentLink:
         await self._warm()
         link = self.host.take_warm()
         return link if link is not None else await self.pool.start(self.host, self.host.choice)
@@ -259,7 +259,7 @@ class Connection:
         """The agent's session, then ours, then the answer; updates of the session follow it."""
         said = messages.parse_new(params)
         raw = messages.passed_on(said, params)
-        link = await self._take_warm()
+        link = await self.take_warm()
         try:
             result = await link.ask_held("session/new", raw, self.pool.settings.start_timeout)
             session = await self._record_new(said, link, result)
@@ -336,8 +336,11 @@ class Connection:
             raise SessionNotFound(said.sessionId) from None
         if not link.said.agentCapabilities.loadSession or not said.sessionId:
             raise SessionNotFound(said.sessionId)
-        link = await self._take_warm()
-        return await adopt(self, link, said, messages.passed_on(said, params))
+        try:
+            return await self.registry.once(said.sessionId, lambda: adopt(self, said, messages.passed_on(said, params)))
+        except (RequestError, AgentError):
+            await self.registry.delete(said.sessionId)
+            raise SessionNotFound(said.sessionId) from None
 
     def _start_behind(self, session: LiveSession) -> None:
         if session.link is None:
@@ -458,8 +461,9 @@ async def _prompt_unattached(
     await connection.prompt_unattached(session_id, prompt)
 
 
-async def adopt(connection: Connection, link: AgentLink, said: messages.OldSession, params: bytes) -> LiveSession:
-    """See Connection._adopt."""
+async def adopt(connection: Connection, said: messages.OldSession, params: bytes) -> LiveSession:
+    """See Connection._adopt. Raises RequestError, AgentError; the session is the caller's to delete then."""
+    link = await connection.take_warm()
     header = await connection.registry.header(
         said.sessionId, link.name, said.cwd, without_secrets(link.command), said.directories
     )
@@ -467,15 +471,14 @@ async def adopt(connection: Connection, link: AgentLink, said: messages.OldSessi
     session.host = connection.host
     session.setup = params
     link.bind(session, encode(said.sessionId))
+    session.remember_link(link)  # first, so that it is known as this one also if acpd is killed meanwhile
     try:
         result = await link.ask_held("session/load", params, connection.pool.settings.start_timeout)
-    except (RequestError, AgentError):
+    except BaseException:
         link.session = None
-        await connection.registry.delete(said.sessionId)
         connection.tasks.spawn(link.stop(), name="stop:unused")
-        raise SessionNotFound(said.sessionId) from None
+        raise
     session.link = link
-    session.remember_link(link)
     session.recorder.config(result)
     session.scribe.commit()
     link.release()
