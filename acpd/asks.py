@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from acpd import errors
 from acpd.attachment import Attachment, Client, Staged
 from acpd.audience import Audience
-from acpd.errors import RequestError
+from acpd.errors import RequestError, Unanswered
 from acpd.recorder import Recorder, Source
 from acpd.wire import splice
 from acpd.wire.envelope import encode
@@ -144,10 +144,13 @@ class Asks:
         self._audience.stage(Staged(written.seq, "", b"", ask.id))
 
     def left(self, client: Client) -> None:
-        """This client is gone; what it was asked stays open."""
+        """This client is gone; what it was asked stays open, and what was asked of it alone is asked of who is next."""
         for ask in self._open.values():
             if client in ask.clients:
                 ask.clients.remove(client)
+        for attachment in self._audience.attachments:
+            if attachment.live:
+                self.send_all(attachment)
 
     def send_all(self, attachment: Attachment) -> None:
         """A client is there: what is open is asked of it too."""
@@ -171,9 +174,9 @@ class Asks:
         prompter = self._prompter()
         return prompter if prompter in able else able[0] if able else None
 
-    def _answered(self, ask: Ask, client: Client, result: bytes | None, _error: RequestError | None) -> None:
-        if ask.id not in self._open or client not in ask.clients:
-            return
+    def _answered(self, ask: Ask, client: Client, result: bytes | None, error: RequestError | None) -> None:
+        if ask.id not in self._open or client not in ask.clients or isinstance(error, Unanswered):
+            return  # late, or the client is gone, which is no answer: see `left`
         if result is None:
             ask.clients.remove(client)
             if ask.clients:

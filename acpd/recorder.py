@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct
 from acpd.attachment import Staged
 from acpd.audience import Audience
 from acpd.errors import StoreError
-from acpd.scribe import RETRY_EVERY, Scribe, Written
+from acpd.scribe import GIVE_UP, RETRY_EVERY, Scribe, Written
 from acpd.tasks import Tasks
 from acpd.wire import blobs, frames, splice, updates
 from acpd.wire.envelope import encode
@@ -59,7 +59,20 @@ class Recorder:
     `hold` and `release` stop and restart what the agent says while a blob is being stored.
     """
 
-    __slots__ = ("_audience", "_hold", "_id", "_last", "_run", "_tasks", "fold", "scribe", "shape", "tip", "warnings")
+    __slots__ = (
+        "_audience",
+        "_behind",
+        "_hold",
+        "_id",
+        "_last",
+        "_run",
+        "_tasks",
+        "fold",
+        "scribe",
+        "shape",
+        "tip",
+        "warnings",
+    )
 
     def __init__(
         self, session: bytes, scribe: Scribe, audience: Audience, tasks: Tasks, hold: Callable[[], Callable[[], None]]
@@ -69,11 +82,13 @@ class Recorder:
         self.tip = scribe.fold.leaf
         """The newest entry of the newest turn: where the agent's updates hang."""
         self.warnings = 0
-        """Updates that could not be sent to anybody as they were."""
+        """Updates that could be sent to nobody."""
         self._id = session
         self._audience = audience
         self._tasks = tasks
         self._hold = hold
+        self._behind: list[tuple[bytes, frames.Params, Source]] | None = None
+        """What the agent had said already behind an update whose blobs are being stored; None: there is no such update."""
         self.shape: Shape | None = None
         """Of the newest entry, if that is a chunk of text that may go on."""
         self._last = _NOBODY
@@ -112,6 +127,9 @@ class Recorder:
 
     def update(self, params: bytes, members: frames.Params, source: Source) -> None:
         """One session/update of the agent."""
+        if self._behind is not None:
+            self._behind.append((params, members, source))
+            return
         look = updates.look(bytes(members.update))
         stored = updates.stored_as(look)
         if stored is None:
@@ -126,6 +144,8 @@ class Recorder:
     def _big_update(self, params: bytes, members: frames.Params, look: updates.Look, source: Source, stored: str) -> None:
         """Its big strings are stored first; what the agent says next waits for that."""
         release = self._hold()
+        self._behind = []
+        self.shape = None
 
         async def store() -> None:
             try:
@@ -133,18 +153,26 @@ class Recorder:
                 await self.put_blobs(found)
                 more = b',"blobs":%b' % encode(offsets) if offsets else b""
                 self._update(params, members, look, source, stored, more, text)
-                self._audience.publish()
             finally:
+                behind, self._behind = self._behind or [], None
+                for said in behind:
+                    self.update(*said)
+                self._audience.publish()
                 release()
 
         self._tasks.spawn(store(), name="blobs")
 
     async def put_blobs(self, found: list[tuple[str, bytes]]) -> None:
-        """As `Journal.put_blobs`, tried again while the disk says no."""
+        """As `Journal.put_blobs`, tried again while the disk says no; the owner of the scribe is told as for a line."""
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + GIVE_UP
         while found:
             try:
                 await self.scribe.journal.put_blobs(found)
-            except StoreError:
+            except StoreError as error:
+                if loop.time() >= patience:
+                    patience = float("inf")
+                    self.scribe.give_up(error)
                 await asyncio.sleep(RETRY_EVERY)
             else:
                 return
@@ -204,7 +232,9 @@ class Recorder:
 
     def _pass(self, params: bytes, members: frames.Params, look: updates.Look) -> None:
         """What is never stored: notices."""
-        if look.sendable is not None:
+        if look.sendable is None:
+            self.warnings += 1
+        else:
             frame = frames.frame(params, members, self._id, self.fold.seq, self.fold.updated_at, "", look.sendable)
             self._audience.notify(frame, look.kind)
 

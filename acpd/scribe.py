@@ -185,12 +185,16 @@ class Scribe:
         self.error = error
         if now - self._failing_since >= GIVE_UP and not self._gave_up:
             self._gave_up = True
-            self._on_give_up(error)
-            for future in self._asked:
-                if not future.done():
-                    future.set_exception(error)
+            self.give_up(error)
         if self._timer is None and not self._stopped:
             self._timer = self._loop.call_later(RETRY_EVERY, self._retry)
+
+    def give_up(self, error: StoreError) -> None:
+        """The disk has said no for too long: nobody shall wait for it without knowing."""
+        self._on_give_up(error)
+        for future in self._asked:
+            if not future.done():
+                future.set_exception(error)
 
     def _retry(self) -> None:
         self._timer = None
