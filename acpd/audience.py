@@ -131,7 +131,7 @@ class Audience:
     async def replay(self, attachment: Attachment) -> None:
         """Send the whole conversation, folded, then the newest facts; the cursor stands behind it then.
 
-        Raises ConnectionBroken when the client is gone. Cancelling it leaves the attachment not live.
+        Raises ConnectionBroken when the client is gone. Who cancels it reads on from where the replay would have ended.
         """
         from acpd.storage.replay import Replay  # 13 ms that a start need not pay
 
@@ -140,9 +140,15 @@ class Audience:
         client = attachment.client
         told = Replay(self._key.session, client.kinds)
         facts = told.facts(self._scribe.fold, until)  # now: later ones come behind the cursor
-        async for window in self._journals.path(self._key, until=until):
-            await _send(client, told.feed(window))
-        await _send(client, [*told.finish(), *facts])
+        try:
+            async for window in self._journals.path(self._key, until=until):
+                await _send(client, told.feed(window))
+            await _send(client, [*told.finish(), *facts])
+        except asyncio.CancelledError:
+            if attachment in self.attachments:
+                attachment.reached(until)
+                self.start(attachment)
+            raise
         attachment.reached(until)
 
     def _live(self, attachment: Attachment) -> None:

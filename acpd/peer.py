@@ -250,6 +250,11 @@ class Peer(asyncio.Protocol):
         """Whether a request of the peer's still waits for its answer."""
         return self._rpc.is_open(identifier)
 
+    @property
+    def open_requests(self) -> int:
+        """How many requests of the peer wait for their answers."""
+        return self._rpc.open_requests
+
     def answer(self, identifier: bytes, result: bytes) -> None:
         self.send(self._rpc.answer(identifier, result))
 

@@ -25,6 +25,8 @@ from acpd.turn import Prompt
 from acpd.wire import frames, splice
 from acpd.wire.envelope import encode
 
+OPEN_REQUESTS = 1000
+"""Requests of an agent that may wait for a client; the next is refused, so that a flood costs no memory."""
 EARLY_LINES = 1000
 """Updates kept for a session whose id the agent has not told yet."""
 LAST_WORDS = 0.3
@@ -331,6 +333,8 @@ class AgentLink:
         try:
             if session is None or self.mode is Mode.EARLY:
                 raise RequestError(errors.METHOD_NOT_FOUND, f"{method}: no session is open yet")
+            if self.peer.open_requests > OPEN_REQUESTS:
+                raise RequestError(errors.INTERNAL_ERROR, f"{method}: {OPEN_REQUESTS} requests of this agent are open already")
             services.serve(self, session, identifier, method, raw)
         except RequestError as error:
             self.peer.refuse(identifier, error)

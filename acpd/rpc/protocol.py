@@ -133,6 +133,11 @@ class Protocol:
     def is_open(self, identifier: bytes) -> bool:
         return identifier in self._open
 
+    @property
+    def open_requests(self) -> int:
+        """How many requests of the peer wait for their answers."""
+        return len(self._open)
+
     def answer(self, identifier: bytes, result: bytes) -> bytes:
         """The response line; empty if that request was answered already."""
         return envelope.result(identifier, result) if self._close(identifier) else b""

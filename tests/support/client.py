@@ -6,12 +6,15 @@ stream, never for time; a wait that is not fulfilled fails the test with what ca
 
 from __future__ import annotations
 
+import array
 import contextlib
+import fcntl
 import itertools
 import json
 import os
 import signal
 import subprocess
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -196,6 +199,13 @@ class Client:
 
     def resume_reading(self) -> None:
         self._reads.set()
+
+    def unread(self) -> int:
+        """Bytes that wait in the pipe."""
+        assert self.process.stdout is not None
+        waiting = array.array("i", [0])
+        fcntl.ioctl(self.process.stdout.fileno(), termios.FIONREAD, waiting)
+        return waiting[0]
 
     # Waiting
 
