@@ -220,14 +220,25 @@ def built_in_command() -> tuple[str, ...]:
 
 
 def without_secrets(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command with `***` for the values of --*key*, --*token*, --*secret*, --*password*, as it may be stored and shown."""
+    """The command as it may be stored and shown: `***` for the values of --*key*, --*token*, --*secret*, --*password*, of
+    variables named so (`env API_KEY=...`), and of headers that carry them.
+    """
     shown: list[str] = []
     hide = False
     for argument in command:
         name, equals, _ = argument.partition("=")
-        secret = name.startswith("-") and any(word in name.lower() for word in ("key", "token", "secret", "password"))
-        shown.append("***" if hide else name + "=***" if secret and equals else argument)
-        hide = secret and not equals and not hide
+        secret = any(word in name.lower() for word in ("key", "token", "secret", "password"))
+        flag = name.startswith("-") and secret
+        header, colon, _ = argument.partition(":")
+        if hide:
+            shown.append("***")
+        elif equals and secret and (flag or (name.isidentifier() and name.isupper())):
+            shown.append(f"{name}=***")
+        elif colon and header.rpartition("=")[2].lower() in ("authorization", "proxy-authorization", "x-api-key", "cookie"):
+            shown.append(f"{header}: ***")
+        else:
+            shown.append(argument)
+        hide = flag and not equals and not hide
     return tuple(shown)
 
 

@@ -248,10 +248,12 @@ def test_an_agent_may_be_called_offline(paths: Paths) -> None:
         (("a", "--client-secret", "--token", "x"), ("a", "--client-secret", "***", "x")),
         (("--key",), ("--key",)),
         (("key", "token=x"), ("key", "token=x")),
+        (("env", "API_KEY=x", "HOME=/h", "a"), ("env", "API_KEY=***", "HOME=/h", "a")),
+        (("a", "-H", "Authorization: Bearer x", "b: c"), ("a", "-H", "Authorization: ***", "b: c")),
     ],
 )
 def test_secret_arguments_are_not_shown(command: tuple[str, ...], shown: tuple[str, ...]) -> None:
-    """The values of --*key*, --*token*, --*secret* are neither stored nor shown."""
+    """The values of --*key*, --*token*, --*secret*, of variables and headers named so, are neither stored nor shown."""
     assert shown == without_secrets(command)
 
 

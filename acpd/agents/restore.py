@@ -89,7 +89,7 @@ class Restorer:
         known = self._pool.known.get(session.key.agent)
         if known is not None:
             return await self._pool.start(host, known, session.header.cwd)
-        hidden = any(argument == HIDDEN or argument.endswith(f"={HIDDEN}") for argument in session.header.command)
+        hidden = any(argument.endswith(HIDDEN) for argument in session.header.command)
         if not session.header.command or hidden:
             raise AgentError(
                 f"session {session.id} was made with agent {session.key.agent}, whose command is not known here",
@@ -149,7 +149,7 @@ class Restorer:
 
         context = Context()
         lines: list[bytes] = []
-        async for window in session.store.journals.path(session.key):
+        async for window in session.store.journals.path(session.key, straight=session.fold.straight):
             lines += context.feed(window).splitlines()
         lines += context.finish().splitlines()
         session.primer = prime(lines, PRIMER_CHARACTERS)
