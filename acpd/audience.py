@@ -58,7 +58,7 @@ class Audience:
         self._on_live = on_live
         self._staged: list[Staged] = []
         self._skipped = False
-        self._catching: set[asyncio.Task[None]] = set()
+        self._catching: list[asyncio.Task[None]] = []
 
     def attachment(self, client: Client) -> Attachment | None:
         return next((each for each in self.attachments if each.client is client), None)
@@ -141,7 +141,7 @@ class Audience:
         told = Replay(self._key.session, client.kinds)
         facts = told.facts(self._scribe.fold, until)  # now: later ones come behind the cursor
         try:
-            async for window in self._journals.path(self._key, until=until):
+            async for window in self._journals.path(self._key, until=until, straight=self._scribe.fold.straight):
                 await _send(client, told.feed(window))
             await _send(client, [*told.finish(), *facts])
         except asyncio.CancelledError:
@@ -158,8 +158,8 @@ class Audience:
 
     def _behind(self, attachment: Attachment) -> None:
         task = self._tasks.spawn(self._catch_up(attachment), name=f"catch-up:{self._key.session}")
-        self._catching.add(task)
-        task.add_done_callback(self._catching.discard)
+        self._catching.append(task)
+        task.add_done_callback(self._catching.remove)
 
     async def _catch_up(self, attachment: Attachment) -> None:
         while attachment in self.attachments and not attachment.live:

@@ -83,8 +83,7 @@ class Registry:
     async def _drop(self, key: Key, journal: Journal | None) -> None:
         """Give up what was taken for a session that cannot be opened."""
         if journal is not None:
-            with contextlib.suppress(StoreError):
-                await journal.close()
+            await journal.discard()
         await self.store.lease.give_up(key)
 
     def _live(self, key: Key, journal: Journal) -> LiveSession:

@@ -88,7 +88,11 @@ class Saver:
         before = self._context_seq
         fresh = before == 0 or session.fold.branched
         context = Context(None if fresh else self._context_parent)
-        windows = journals.path(session.key, until=until) if fresh else journals.read(session.key, after=before, until=until)
+        windows = (
+            journals.path(session.key, until=until, straight=session.fold.straight)
+            if fresh
+            else journals.read(session.key, after=before, until=until)
+        )
         async for window in windows:
             if (lines := context.feed(window)) or fresh:
                 self._context_seq = 0  # until all of it is written: what fails half-way is written anew

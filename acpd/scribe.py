@@ -7,7 +7,6 @@ request, and after GIVE_UP seconds the owner is told (docs/architecture.md, "Wha
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -88,9 +87,9 @@ class Scribe:
         self._on_stuck = on_stuck
         self._on_free = on_free
         self._on_give_up = on_give_up
-        self._line: deque[_Waiting] = deque()
+        self._line: list[_Waiting] = []
         self._serving = False
-        self._asked: set[asyncio.Future[None]] = set()
+        self._asked: list[asyncio.Future[None]] = []
         self._failing_since = 0.0
         self._gave_up = False
         self._stopped = False
@@ -172,7 +171,7 @@ class Scribe:
         self._serving = True
         try:
             while self._line and self._line[0].durable:
-                self._line.popleft().then()
+                self._line.pop(0).then()
         finally:
             self._serving = False
 
@@ -220,12 +219,12 @@ class Scribe:
         if self.error is not None and self._gave_up:
             raise self.error
         future: asyncio.Future[None] = self._loop.create_future()
-        self._asked.add(future)
+        self._asked.append(future)
         self.settle(lambda: None if future.done() else future.set_result(None))
         try:
             await future
         finally:
-            self._asked.discard(future)
+            self._asked.remove(future)
 
     def stop(self) -> None:
         """No more retries: the session is closed."""

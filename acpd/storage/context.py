@@ -30,7 +30,7 @@ from acpd.storage import slots
 from acpd.wire import blocks, mend, updates
 from acpd.wire.lines import Stored
 
-LONGEST_MESSAGE = 4 * 1024 * 1024
+LONGEST_MESSAGE = 1024 * 1024
 """Bytes of a message's blocks that the context has; no model takes more, and memory is bounded by it."""
 INTERRUPTED = "[interrupted: no result]"
 NO_OUTPUT = "[no output]"

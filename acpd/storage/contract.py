@@ -10,6 +10,7 @@ from outside (user, agent, session, state name) may be any text; the backend enc
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from asyncio import Future
 from collections.abc import AsyncIterator, Sequence
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from acpd.errors import StoreError
 from acpd.storage.fold import Fold
 from acpd.storage.tree import SessionTree
 from acpd.wire.lines import Header, Stored
@@ -103,6 +105,11 @@ class Journal(ABC):
     async def close(self) -> None:
         """Flush, bring the index file up to date, close. The lease is the caller's to give up."""
 
+    async def discard(self) -> None:
+        """Close, without what was appended and not flushed. For a session that could not be opened. Raises nothing."""
+        with contextlib.suppress(StoreError):
+            await self.close()
+
 
 class Journals(ABC):
     """The logs of one store."""
@@ -128,10 +135,13 @@ class Journals(ABC):
         lines and about 1 MiB. Only the window is in memory. Reads in a thread; sees everything flushed."""
 
     @abstractmethod
-    def path(self, key: Key, /, *, leaf: str | None = None, until: int | None = None) -> AsyncIterator[list[Stored]]:
+    def path(
+        self, key: Key, /, *, leaf: str | None = None, until: int | None = None, straight: bool = False
+    ) -> AsyncIterator[list[Stored]]:
         """The entries from the root to `leaf` (default: the log's leaf) in order, windows as in `read`.
 
-        A log that never branched is read straight through. An entry that hangs where a line was lost is preceded by a
+        `straight`: the holder of the log knows (by its Fold) that it never branched and that nothing is wrong with it, so
+        that it is read straight through. An entry that hangs where a line was lost is preceded by a
         Stored of type "gap".
         """
 

@@ -82,6 +82,11 @@ class Fold:
         self.warnings: list[str] = []
         self._kind = ""
 
+    @property
+    def straight(self) -> bool:
+        """Whether the path to the leaf is simply every entry of the file, all of them readable."""
+        return not self.branched and not self.warnings
+
     def add(self, line: Stored) -> None:
         self.seq = line.seq
         self.last_id = line.id

@@ -31,7 +31,7 @@ from acpd_backends.blobfiles import put_blobs
 from acpd_backends.commits import Committer, Syncable
 from acpd_backends.files import FILES, Files, failed
 from acpd_backends.forks import write_fork
-from acpd_backends.lineindex import Irregular, LineIndex
+from acpd_backends.indexfile import update_index, write_index
 from acpd_backends.logfile import LogFile, LogPaths
 from acpd_backends.names import Layout, encode, recall
 
@@ -102,7 +102,8 @@ class JsonlJournal(Journal, Syncable):
             except OSError as error:
                 raise failed("append to", self._target, error) from error
             self._size += written
-            self._tail = self._left[max(0, written - _TAIL) : written]
+            if self._store.power_safe:
+                self._tail = self._left[max(0, written - _TAIL) : written]
             self._left = self._left[written:]
 
     def sync(self) -> asyncio.Future[None] | None:
@@ -126,6 +127,8 @@ class JsonlJournal(Journal, Syncable):
 
     def synced(self, size: int) -> None:
         self._synced = size
+        if size == self._size:
+            self._tail = b""
 
     def suspect(self, error: OSError) -> StoreError:
         self._suspect = failed("sync", self._target, error)
@@ -194,6 +197,12 @@ class JsonlJournal(Journal, Syncable):
             finally:
                 await self._store.call("close", self.key, self.abandon)
 
+    async def discard(self) -> None:
+        """See Journal. A line that was written in part is cut off when the log is next opened."""
+        if self._store.forget(self):
+            with contextlib.suppress(StoreError):
+                await self._store.call("close", self.key, self.abandon)
+
     def abandon(self) -> None:
         """Close the file and nothing else. Blocks."""
         descriptor, self._fd = self._fd, -1
@@ -224,34 +233,6 @@ def _reopen(files: Files, path: Path, descriptor: int, since: int, size: int, ta
     return fresh
 
 
-def update_index(paths: LogPaths, files: Files) -> None:
-    """Bring the index file up to date with the log. It is a cache: what fails is not told."""
-    try:
-        with LogFile(paths) as log:
-            if (saved := logfile.last_saved(log)) is not None and saved[0] == log.size:
-                return
-            try:
-                index, _ = logfile.current_index(log)
-            except Irregular:
-                index = None
-        write_index(paths, index, files)
-    except OSError:
-        return
-
-
-def write_index(paths: LogPaths, index: LineIndex | None, files: Files) -> None:
-    """Append what was added since it was read, or make the file anew; remove it where the log is damaged.
-
-    Raises OSError; the file is verified when it is next used, whatever it holds then.
-    """
-    if index is None:
-        files.unlink(paths.index)
-    elif not index.old:
-        files.write_atomic(paths.index, bytes(index.data), sync=False)
-    elif index.added:
-        files.append(paths.index, bytes(index.added))
-
-
 class JsonlJournals(Journals):
     """The logs below `layout.root`. Bound to one event loop."""
 
@@ -261,7 +242,7 @@ class JsonlJournals(Journals):
         self.power_safe = sync
         self.files = files
         self.committer = Committer()
-        self._open: dict[str, JsonlJournal] = {}
+        self._open: dict[Key, JsonlJournal] = {}
 
     def paths(self, key: Key) -> LogPaths:
         return LogPaths(self.layout.sessions(key), encode(key.session))
@@ -285,12 +266,16 @@ class JsonlJournals(Journals):
         except OSError as error:
             raise failed(operation, f"session {key.session}", error) from error
 
+    def _name(self, key: Key) -> Key:
+        """The key that stands for this log: where agents have no folder of their own, theirs is no part of it."""
+        return key if self.layout.per_agent else Key(agent="", session=key.session, user=key.user)
+
     def forget(self, journal: JsonlJournal) -> bool:
         """Whether it was open."""
-        return self._open.pop(str(journal.paths.log), None) is not None
+        return self._open.pop(self._name(journal.key), None) is not None
 
     def keep(self, journal: JsonlJournal) -> None:
-        self._open[str(journal.paths.log)] = journal
+        self._open[self._name(journal.key)] = journal
 
     async def create(self, key: Key, header: Header, /) -> JsonlJournal:
         """See Journals. Cancelling it may leave an empty log."""
@@ -363,12 +348,15 @@ class JsonlJournals(Journals):
     def read(self, key: Key, /, *, after: int = 0, until: int | None = None) -> AsyncIterator[list[Stored]]:
         return self._stream(key, logfile.read_lines(self.paths(key), after, until))
 
-    async def path(self, key: Key, /, *, leaf: str | None = None, until: int | None = None) -> AsyncIterator[list[Stored]]:
+    async def path(
+        self, key: Key, /, *, leaf: str | None = None, until: int | None = None, straight: bool = False
+    ) -> AsyncIterator[list[Stored]]:
         paths = self.paths(key)
-        journal = self._open.get(str(paths.log))
-        if journal is not None:
+        journal = self._open.get(self._name(key))
+        if journal is not None and not straight:
             await journal.index()
-        async for window in self._stream(key, logfile.read_path(paths, leaf, until)):
+        windows = logfile.read_entries(paths, until) if straight else logfile.read_path(paths, leaf, until)
+        async for window in self._stream(key, windows):
             yield window
 
     async def _stream(self, key: Key, windows: Iterator[list[Stored]]) -> AsyncIterator[list[Stored]]:
