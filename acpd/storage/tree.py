@@ -7,7 +7,7 @@ What may be wrong with a log, and what the tree makes of it (docs/architecture.m
 | json, nul, utf8, depth, record, torn-tail | a line that is no record | the others count |
 | missing-parent | a parent that no line has | hangs on the last readable entry before it, with a gap mark |
 | cycle | a parent that is the entry itself or stands later in the file | the same |
-| duplicate-id | an id that an earlier entry has | it is `id#2` from here on; later children of that id hang on it |
+| duplicate-id | an id that an earlier entry has | it is `id#2`; later children hang on it; twins of one parent are a chain |
 | missing-leaf | a leaf fact that names no entry before it | it does not count |
 | missing-blob | a big string whose file is gone (told by who can see files) | its reference stays in the text |
 | empty, header-missing, newer-version | no or no known first line | may be read, not written |
@@ -94,6 +94,9 @@ class SessionTree:
             return self._fact(line) if line.type == "leaf" else line
         position = len(self.ids)
         parent = self._parent(line.id, line.parentId)
+        twin = self._newest.get(line.id)
+        if twin is not None and self.parents[twin] == parent:  # a line that stands twice parts no branch
+            parent = twin
         line.id = self._identify(line.id, position)
         line.parentId = None if parent == ROOT else self.ids[parent]
         self.ids.append(line.id)

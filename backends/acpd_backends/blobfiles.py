@@ -55,7 +55,7 @@ def blob_names(line: Stored) -> list[tuple[str, int]]:
 
 
 class Restore:
-    """Puts the blobs of lines back. `missing`: those that could not be; their references stay in the text."""
+    """Puts the blobs of lines back. `missing`: those that could not be; words stand for them, so that a client can read it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -70,12 +70,12 @@ class Restore:
         name = next(name for name in _PAYLOADS if getattr(line, name) is text)
         return msgspec.structs.replace(line, blobs=(), **{name: whole})
 
-    def _get(self, name: str, size: int) -> bytes | None:
+    def _get(self, name: str, size: int) -> bytes:
         try:
             data = (self._folder / name).read_bytes()
         except OSError:
             data = b""
         if len(data) != size:
             self.missing.append(name)
-            return None
+            return b"[acpd has lost these %d bytes, blob %b]" % (size, name.encode())
         return data

@@ -126,14 +126,15 @@ async def test_facts_and_asks_of_the_fold_are_whole(tmp_path: Path) -> None:
 
 
 async def test_a_lost_or_cut_blob_is_a_finding(tmp_path: Path) -> None:
-    """A blob that is gone or not whole leaves the reference in the text, and the tree says where."""
+    """Words stand for a blob that is gone or not whole, and the tree says where."""
     text, offsets, found = blobs.extract(b'["' + b"m" * 50 + b'"]', 10)
     body = b',"params":' + text + b',"blobs":' + encode(offsets)
     journals, log = place(tmp_path, update(1, None, body), update(2, 1, body))
     folder = log.with_name("session.blobs")
     folder.mkdir()
     (folder / found[0][0]).write_bytes(found[0][1][:-1])
-    assert [text, text] == [bytes(line.params or b"") for line in await read(journals)]
+    words = b'["[acpd has lost these 50 bytes, blob %b]"]' % found[0][0].encode()
+    assert [words, words] == [bytes(line.params or b"") for line in await read(journals)]
     tree = await journals.tree(KEY)
     assert [(2, "missing-blob", found[0][0]), (3, "missing-blob", found[0][0])] == [tuple(finding) for finding in tree.findings]
     assert tree.damaged_lines == []

@@ -251,3 +251,12 @@ def test_memory_is_bounded_by_the_longest_line() -> None:
     tracemalloc.stop()
     assert 40 == len(tree)
     assert peak < 8 << 20
+
+
+def test_a_line_that_stands_twice_parts_no_branch() -> None:
+    """Its copy hangs on it, and what follows on the copy: one path, and nothing is lost."""
+    tree = SessionTree()
+    for number, (identifier, parent) in enumerate([("a", None), ("b", "a"), ("b", "a"), ("c", "b")], 1):
+        tree.add(Stored(type="update", id=identifier, parentId=parent, seq=number), number)
+    assert ["a", "b", "b#2", "c"] == [tree.ids[position] for position in tree.path()]
+    assert 1 == len(tree.leaves())
