@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 
-from acpd.errors import SessionBusy, SessionNotFound, StoreError
+from acpd.errors import INVALID_REQUEST, RequestError, SessionBusy, SessionNotFound, StoreError
 from acpd.needs import Agents, Settings, Store
 from acpd.recovery import recover
 from acpd.saving import Saver
@@ -80,6 +80,12 @@ class Registry:
             raise
         return self._admit(self._live(key, journal))
 
+    async def _discard(self, key: Key, journal: Journal) -> None:
+        """An adoption that was cut off: the agent still has all of it, and is asked again."""
+        await journal.discard()
+        await self.store.journals.delete(key)
+        await self.store.catalog.delete(key.session)
+
     async def _drop(self, key: Key, journal: Journal | None) -> None:
         """Give up what was taken for a session that cannot be opened."""
         if journal is not None:
@@ -126,6 +132,9 @@ class Registry:
         journal: Journal | None = None
         try:
             journal = await self.store.journals.open(key)
+            if journal.fold.adopting:
+                await self._discard(key, journal)
+                raise SessionNotFound(session_id)
             session = self._live(key, journal)
             try:
                 await recover(session)
@@ -139,17 +148,24 @@ class Registry:
         return self._admit(session)
 
     async def fork(self, source: LiveSession, cwd: str, directories: tuple[str, ...]) -> LiveSession:
-        """A new session with the source's path up to its leaf. The source is not touched."""
+        """A new session with the source's path up to its leaf, or to the end of the last turn that is over.
+
+        The source is not touched. Raises RequestError if no turn of it is over yet.
+        """
+        leaf = source.fold.leaf if source.current is None else source.before
+        if leaf is None:
+            raise RequestError(INVALID_REQUEST, f"no turn of session {source.id} is over yet, so there is nothing to fork")
         header = await self.header(
-            self.new_id(), source.key.agent, cwd, source.header.command, directories, Parent(source.id, source.fold.leaf)
+            self.new_id(), source.key.agent, cwd, source.header.command, directories, Parent(source.id, leaf)
         )
         target = self.key(header.id, header.agent)
         source.scribe.commit()
-        await self.store.journals.fork(source.key, target, header, entry=source.fold.leaf)
+        await self.store.journals.fork(source.key, target, header, entry=leaf)
         _, fold = await self.store.journals.peek(target)
         await self.store.catalog.put(row_of(target, header, fold, 0, "open"))
         session = await self.open(header.id)
-        session.fork_of = source.fold.inner
+        inner = source.fold.inner
+        session.fork_of = lambda: inner if source.fold.leaf == leaf and source.fold.inner == inner else ""
         return session
 
     async def close(self, session_id: str, *, interrupt: bool = False) -> None:

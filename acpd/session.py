@@ -50,6 +50,7 @@ class LiveSession:
         "_starting",
         "asks",
         "audience",
+        "before",
         "current",
         "fold",
         "fork_of",
@@ -90,6 +91,8 @@ class LiveSession:
         self.state = Turn.IDLE
         self.current: Prompt | None = None
         self.queue: list[Prompt] = []
+        self.before: str | None = None
+        """The leaf before the running turn: the end of what is finished."""
         self.asks = Asks(self.id_json, self.recorder, self.audience, self._prompter)
         self.setup: bytes | None = None
         """The newest client's params of session/new, load or resume. Memory only: they hold secrets."""
@@ -99,8 +102,8 @@ class LiveSession:
         """Text that goes before the next prompt: what a new inner session must be told."""
         self.primer_notice = ""
         """What the user is told then."""
-        self.fork_of = ""
-        """The agent's id of the session that this one was forked from, until it has one of its own."""
+        self.fork_of: Callable[[], str] = str
+        """The agent's id of the session that this one was forked from, while that has not moved on; else empty."""
         self.on_idle: Callable[[], None] = lambda: None
         self._agents = agents
         self._advancing = False
@@ -162,10 +165,11 @@ class LiveSession:
         if self.audience.is_staged or self.scribe.flushed != self.fold.seq:
             self.audience.publish()
 
-    def remember_link(self, link: Link) -> None:
-        """Store which agent drives the session now, under which id of its own."""
-        self.scribe.fact("link", b',"link":"%b","agent":%b,"inner":%b' % (link.id.encode(), encode(link.name), link.inner))
-        self.fork_of = ""
+    def remember_link(self, link: Link, *, state: bytes = b"") -> None:
+        """Store which agent drives the session now, under which id of its own. `state`: "adopting" until all is recorded."""
+        body = b',"link":"%b","agent":%b,"inner":%b' % (link.id.encode(), encode(link.name), link.inner)
+        self.scribe.fact("link", body + (b',"state":"%b"' % state if state else b""))
+        self.fork_of = str
 
     def take_primer(self) -> str:
         primer, self.primer = self.primer, ""
@@ -236,6 +240,7 @@ class LiveSession:
             text,
             b',"_meta":%b' % prompt.meta if prompt.meta else b"",
         )
+        self.before = self.fold.leaf
         written = self.recorder.branch("prompt", body)
         prompt.entry = written.id
         own = self.audience.attachment(prompt.client) if prompt.client is not None else None
@@ -250,7 +255,8 @@ class LiveSession:
             self.scribe.fact("info", b',"title":%b' % encode(title))
         if self.fold.queue is not None:  # in one write with the prompt: it is never there twice, nor lost
             self._note_queue()
-        self.audience.publish()
+        if not self.audience.publish():
+            self.audience.skip()  # who attaches before it is written has no frame of it
         if prompt.cancelled:
             self._end(prompt, "cancelled", None, None)
         else:
@@ -422,10 +428,16 @@ class LiveSession:
         self.asks.close_all("cancel")
 
     def cancel_prompt(self, client: Client, request: bytes) -> bool:
-        """$/cancel_request for a session/prompt: as session/cancel, for that one. Whether it is one of ours."""
+        """$/cancel_request for a session/prompt: as session/cancel, for that one. Whether it is one of ours.
+
+        One that waits is withdrawn: it never becomes part of the conversation.
+        """
         for waiting in self.queue:
             if waiting.client is client and waiting.request == request:
-                waiting.cancelled = True
+                self.queue.remove(waiting)
+                self._note_queue()
+                self.audience.publish()
+                self.scribe.settle(partial(self._answer, waiting, b'{"stopReason":"cancelled"}', None, self.fold.seq))
                 return True
         if self.current is not None and self.current.client is client and self.current.request == request:
             self.cancel()

@@ -89,7 +89,7 @@ async def test_an_answer_waits_for_everything_before_it(world: World) -> None:
     slow = Editor()
     attachment = attach(session, slow)
     prompt(session, slow, "p1")
-    await voice.until(lambda: voice.prompts)
+    await voice.prompted()
     slow.pause()
     voice.say("a", "b")
     voice.end()
@@ -102,7 +102,7 @@ async def test_an_answer_waits_for_everything_before_it(world: World) -> None:
 
 
 async def test_a_prompt_is_shown_to_the_others_and_not_to_who_sent_it(world: World) -> None:
-    """Others get it as user_message_chunk, one a block, with the prompt entry's id; the prompter does not, reading along or not."""
+    """Others get it as user_message_chunk, one a block, with the prompt entry's id; the prompter never does."""
     session, voice = await world.with_agent()
     mine, yours = Editor(), Editor()
     attachment = attach(session, mine)
@@ -110,8 +110,8 @@ async def test_a_prompt_is_shown_to_the_others_and_not_to_who_sent_it(world: Wor
     prompt(session, mine, "p1")
     mine.pause()
     prompt(session, mine, "p2")  # queued
-    for request in ("p1", "p2"):
-        await voice.until(lambda request=request: voice.prompts and voice.prompts[-1][0]["prompt"][0]["text"] == request)
+    for number in (1, 2):
+        await voice.prompted(number)
         voice.end()
         await session.scribe.settled()
     mine.resume()
@@ -129,7 +129,7 @@ async def test_falling_behind_with_ones_own_prompt_does_not_echo_it(world: World
     attachment = attach(session, mine)
     mine.pause()
     prompt(session, mine, "p1")
-    await voice.until(lambda: voice.prompts)
+    await voice.prompted()
     voice.say("a")
     mine.resume()
     await mine.until(lambda: attachment.live)
@@ -144,7 +144,7 @@ async def test_replay_then_live(world: World) -> None:
     first = Editor()
     attach(session, first)
     prompt(session, first, "p1")
-    await voice.until(lambda: voice.prompts)
+    await voice.prompted()
     voice.say("a", "b")
     late = Editor()
     loading = start(load(session, late))
@@ -197,7 +197,7 @@ async def test_attaching_again_goes_on_at_the_cursor(world: World) -> None:
     mine = Editor()
     attach(session, mine)
     prompt(session, mine, "p1")
-    await voice.until(lambda: voice.prompts)
+    await voice.prompted()
     voice.say("a")
     mine.pause()
     voice.say("b")
@@ -284,7 +284,7 @@ async def test_closing_a_session_lets_slow_clients_read_on(world: World) -> None
     slow = Editor()
     attach(session, slow)
     prompt(session, slow, "p1")
-    await voice.until(lambda: voice.prompts)
+    await voice.prompted()
     slow.pause()
     voice.say("a")
     closing = start(world.registry.close(session.id))
@@ -301,7 +301,7 @@ async def test_closing_a_session_answers_who_never_reads(world: World) -> None:
     slow = Editor()
     attach(session, slow)
     prompt(session, slow, "p1")
-    await voice.until(lambda: voice.prompts)
+    await voice.prompted()
     slow.pause()
     voice.say("a")
     voice.end()
@@ -366,7 +366,10 @@ class Play:
         self.since = {number: [(0, session.scribe.flushed)] for number in range(3)}
         """For each client: (how many frames it had, the seq at which it was when it attached anew)."""
         self.spoken = 0
+        self.left = [0, 0, 0]
+        """How often each client has left: who comes back is shown what it had prompted before."""
         self.requests: list[tuple[int, str, int]] = []
+        """Whose prompt, its name, and how often that client had left before it."""
 
     async def step(self, verb: str, number: Any) -> None:
         editor = self.editors[number] if verb in ("pause", "resume", "attach", "load", "detach", "prompt") else self.editors[0]
@@ -387,12 +390,15 @@ class Play:
                 attach(self.session, editor)
             case "load" if not editor.paused:
                 await self._load(number, editor)
-            case "detach":
+            case "detach" if (
+                not any(each.client is editor for each in self.session.queue) and self.session.scribe.error is None
+            ):
                 self.session.detach(editor)
+                self.left[number] += attached is not None
             case "prompt" if attached is not None and len(self.session.queue) < 20:
                 name = f"p{len(self.requests)}"
                 prompt(self.session, editor, name)
-                self.requests.append((number, name, 0))
+                self.requests.append((number, name, self.left[number]))
             case "end" if self.voice.prompts and self.session.state.name == "RUNNING" and not self.voice.held:
                 self.voice.end()
             case "disk":
@@ -405,7 +411,6 @@ class Play:
 
     async def _load(self, number: int, editor: Editor) -> None:
         """A replay is another projection: what counts is that behind it everything newer comes once."""
-        self.session.audience.detach(editor)
         attachment = self.session.attach(editor)
         attachment.cursor = 0
         await self.session.audience.replay(attachment)
@@ -430,8 +435,9 @@ class Play:
     def check(self) -> None:
         log = self.world.log(self.session)
         for number, editor in enumerate(self.editors):
-            shown = {(who, name) for who, name, _ in self.requests}
-            mine = {entry["seq"] for entry in log.of("prompt") if (number, entry["prompt"][0]["text"]) in shown}
+            times = self.left[number] - (self.session.audience.attachment(editor) is None)
+            sent = {name for who, name, left in self.requests if (who, left) == (number, times)}
+            mine = {entry["seq"] for entry in log.of("prompt") if entry["prompt"][0]["text"] in sent}
             frames = [
                 entry["seq"] for entry in log.entries if entry["type"] in ("update", "prompt") and entry["seq"] not in mine
             ]

@@ -9,6 +9,7 @@ from typing import Any
 from acpd.errors import StoreError
 from acpd.scribe import GIVE_UP, RETRY_EVERY
 from acpd.session import LiveSession
+from acpd.wire import frames
 from tests.core.world import Editor, World, attach, chunk, load, prompt, put_forward, until
 from tests.support.store import Json
 
@@ -52,7 +53,7 @@ async def test_any_other_entry_ends_a_message(world: World) -> None:
     session.on_batch_end()
     voice.say("d")
     prompt(session, editor, "p1")
-    await voice.until(lambda: voice.prompts)
+    await voice.prompted()
     voice.say("e")
     voice.end()
     voice.say("f")
@@ -75,7 +76,7 @@ async def test_an_agents_own_message_ids_are_untouched(world: World) -> None:
 
 async def test_facts_are_lines_outside_the_tree(world: World) -> None:
     """Commands, title, usage, mode and options are facts with the agent's own params, and frames like any other."""
-    said = [
+    said: list[Json] = [
         {"sessionUpdate": "available_commands_update", "availableCommands": []},
         {"sessionUpdate": "session_info_update", "title": "A title"},
         {"sessionUpdate": "usage_update", "used": 1, "size": 2},
@@ -160,7 +161,7 @@ async def test_a_big_update_waits_for_the_disk_and_the_user_is_told(world: World
     session, voice = await world.with_agent()
     attach(session, editor := Editor())
     prompt(session, editor, "p1")
-    await voice.until(lambda: voice.prompts)
+    await voice.prompted()
     journal = session.scribe.journal
     put_blobs, full = journal.put_blobs, [True]
 
@@ -192,7 +193,7 @@ async def test_updates_hang_on_the_newest_entry_of_the_turn(world: World) -> Non
     voice.say("early")
     for name in ("p1", "p2"):
         prompt(session, editor, name)
-        await voice.until(lambda name=name: len(voice.prompts) == int(name[1]))
+        await voice.prompted(int(name[1]))
         voice.say("a", "b")
         voice.end()
         await session.idle()
@@ -204,11 +205,9 @@ async def test_updates_hang_on_the_newest_entry_of_the_turn(world: World) -> Non
 
 async def test_a_stored_payload_is_the_agents_own_text(world: World) -> None:
     """Key order, number spelling and unknown members stay, in the log and in the frame."""
-    session, voice = await world.with_agent()
+    session, _ = await world.with_agent()
     attach(session, editor := Editor())
     raw = b'{"content":{"text":"a","type":"text","x":1.50},"sessionUpdate":"agent_message_chunk","y":[1e3]}'
-    from acpd.wire import frames
-
     params = b'{"sessionId":"inner-1","update":%b}' % raw
     session.on_update(params, frames.decode_params(params), ("link-1", 77))
     session.on_batch_end()

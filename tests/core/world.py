@@ -220,6 +220,10 @@ class Voice(Changes):
 
     # what a test lets the agent do
 
+    async def prompted(self, count: int = 1) -> None:
+        """Until it has so many prompts."""
+        await self.until(lambda: len(self.prompts) == count)
+
     def say(self, *said: Json | str, end: bool = True) -> None:
         """Updates of one read; a text is a chunk of a message."""
         assert not self.held, "an agent that is held says nothing"
