@@ -176,10 +176,28 @@ def _marked(session: bytes) -> bytes:
     )
 
 
-async def delete_inner(link: AgentLink, inner: str, timeout: float) -> None:
+async def delete_inner(connection: Connection, session_id: str) -> None:
     """Ask the agent to delete its own session too, else it would be listed again. Its failure changes nothing."""
-    if inner:
-        try:
-            await link.ask("session/delete", b'{"sessionId":%b}' % encode(inner), timeout=timeout)
-        except AcpdError:
-            return
+    row = await connection.registry.store.catalog.get(session_id)
+    live = connection.registry.live.get(session_id)
+    inner = live.fold.inner if live is not None else row.inner if row is not None else ""
+    if row is None or not inner:
+        return
+    try:
+        link = await _deleter(connection, row.agent)
+        if link is not None:
+            await link.ask("session/delete", b'{"sessionId":%b}' % encode(inner), timeout=AGENT_TIMEOUT)
+    except (AcpdError, OSError):
+        return
+
+
+async def _deleter(connection: Connection, agent: str) -> AgentLink | None:
+    """A running agent of this name that can delete; the connection's own is started for it."""
+    links = [connection.host.warm, *(each.link for each in connection.registry.live.values())]
+    for link in links:
+        if isinstance(link, AgentLink) and not link.ended and link.name == agent:
+            return link if link.said.agentCapabilities.sessionCapabilities.has("delete") else None
+    if connection.host.agent_name != agent:
+        return None
+    link = await connection.warm()
+    return link if link.said.agentCapabilities.sessionCapabilities.has("delete") else None

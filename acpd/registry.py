@@ -134,6 +134,7 @@ class Registry:
             journal = await self.store.journals.open(key)
             if journal.fold.adopting:
                 await self._discard(key, journal)
+                journal = None
                 raise SessionNotFound(session_id)
             session = self._live(key, journal)
             try:
@@ -153,7 +154,7 @@ class Registry:
         The source is not touched. Raises RequestError if no turn of it is over yet.
         """
         leaf = source.fold.leaf if source.current is None else source.before
-        if leaf is None:
+        if leaf is None and source.current is not None:
             raise RequestError(INVALID_REQUEST, f"no turn of session {source.id} is over yet, so there is nothing to fork")
         header = await self.header(
             self.new_id(), source.key.agent, cwd, source.header.command, directories, Parent(source.id, leaf)

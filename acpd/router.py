@@ -7,13 +7,14 @@ agent run in a task each; a session's own order is kept by its queue.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
 from msgspec import UNSET
 
-from acpd import audience, errors, listing
+from acpd import adoption, audience, errors, listing
 from acpd.agents.link import AgentLink
 from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import inner_id
@@ -214,13 +215,13 @@ class Connection:
         self._initialized = True
         self.tasks.spawn(asyncio.to_thread(audience.import_replay), name="import:replay")  # while the agent starts
         try:
-            link = await self._warm()
+            link = await self.warm()
         except (AcpdError, OSError) as error:
             self.log("agent did not start", str(error))
             link = None
         return initialize_answer(link.said if link else None, link.name if link else "", self.capabilities)
 
-    async def _warm(self) -> AgentLink:
+    async def warm(self) -> AgentLink:
         """The agent that no session has yet; started if there is none, once however many ask."""
         if self.host.warm is not None and not self.host.warm.ended:
             return self.host.warm
@@ -236,7 +237,7 @@ class Connection:
             self.host.agent_name = self.host.warm.name
 
     async def take_warm(self) -> AgentLink:
-        await self._warm()
+        await self.warm()
         link = self.host.take_warm()
         return link if link is not None else await self.pool.start(self.host, self.host.choice)
 
@@ -248,7 +249,7 @@ class Connection:
 
     async def _ask_warm(self, method: str, params: bytes) -> bytes:
         try:
-            link = await self._warm()
+            link = await self.warm()
         except AgentError as error:
             raise RequestError(errors.INTERNAL_ERROR, str(error)) from None
         return await link.ask(method, params)
@@ -258,6 +259,8 @@ class Connection:
     async def new(self, identifier: bytes, params: Params) -> None:
         """The agent's session, then ours, then the answer; updates of the session follow it."""
         said = messages.parse_new(params)
+        if not await asyncio.to_thread(os.path.isdir, said.cwd):
+            raise RequestError(errors.INVALID_PARAMS, f"the working directory does not exist: {said.cwd}", {"cwd": said.cwd})
         raw = messages.passed_on(said, params)
         link = await self.take_warm()
         try:
@@ -297,6 +300,7 @@ class Connection:
         attachment = session.attach(self, messages.passed_on(said, params))
         attachment.cursor = 0
         await session.audience.replay(attachment)
+        await session.scribe.settled()
         self.peer.answer(identifier, session.setup_answer())
         session.audience.start(attachment)
         self._start_behind(session)
@@ -311,6 +315,8 @@ class Connection:
                 await session.ensure_agent()
         except (AcpdError, OSError, TimeoutError) as error:
             self.log("agent did not start", str(error))
+        session.scribe.commit()
+        await session.scribe.settled()
         self.peer.answer(identifier, session.setup_answer())
         session.audience.start(attachment)
 
@@ -318,7 +324,7 @@ class Connection:
         try:
             session = await self.registry.open(said.sessionId)
         except SessionNotFound:
-            session = await self._adopt(said, params)
+            session = await adoption.adopt(self, said, messages.passed_on(said, params))
         if not await listing.same_folder(said.cwd, session.header):
             raise RequestError(
                 errors.INVALID_PARAMS,
@@ -327,20 +333,6 @@ class Connection:
             )
         session.host = self.host
         return session
-
-    async def _adopt(self, said: messages.OldSession, params: Params) -> LiveSession:
-        """A session that only the agent knows: its own load is recorded as a new log. Raises SessionNotFound."""
-        try:
-            link = await self._warm()
-        except (AgentError, RequestError):
-            raise SessionNotFound(said.sessionId) from None
-        if not link.said.agentCapabilities.loadSession or not said.sessionId:
-            raise SessionNotFound(said.sessionId)
-        try:
-            return await self.registry.once(said.sessionId, lambda: adopt(self, said, messages.passed_on(said, params)))
-        except (RequestError, AgentError):
-            await self.registry.delete(said.sessionId)
-            raise SessionNotFound(said.sessionId) from None
 
     def _start_behind(self, session: LiveSession) -> None:
         if session.link is None:
@@ -356,8 +348,11 @@ class Connection:
 
     async def fork(self, identifier: bytes, params: Params) -> None:
         said = messages.parse_fork(params)
+        was_open = said.sessionId in self.registry.live
         source = await self.registry.open(said.sessionId)
         session = await self.registry.fork(source, said.cwd, said.directories)
+        if not was_open and not source.audience.attachments:
+            await self.registry.close(source.id)
         session.host = self.host
         attachment = session.attach(self, messages.passed_on(said, params))
         answer = session.setup_answer()
@@ -374,13 +369,7 @@ class Connection:
 
     async def delete(self, _identifier: bytes, params: Params) -> bytes:
         session_id = messages.parse_delete(params).sessionId
-        row = await self.registry.store.catalog.get(session_id)
-        live = self.registry.live.get(session_id)
-        link = live.link if live is not None else self.host.warm
-        if row is not None and isinstance(link, AgentLink) and link.said.agentCapabilities.sessionCapabilities.has("delete"):
-            await listing.delete_inner(
-                link, row.inner or (live.fold.inner if live is not None else ""), self.pool.settings.stop_grace
-            )
+        await listing.delete_inner(self, session_id)
         await self.registry.delete(session_id)
         return b"{}"
 
@@ -459,30 +448,6 @@ async def _prompt_unattached(
     session_id: str, prompt: Prompt, connection: Connection, _identifier: bytes, _params: Params
 ) -> None:
     await connection.prompt_unattached(session_id, prompt)
-
-
-async def adopt(connection: Connection, said: messages.OldSession, params: bytes) -> LiveSession:
-    """See Connection._adopt. Raises RequestError, AgentError; the session is the caller's to delete then."""
-    link = await connection.take_warm()
-    header = await connection.registry.header(
-        said.sessionId, link.name, said.cwd, without_secrets(link.command), said.directories
-    )
-    session = await connection.registry.create(header)
-    session.host = connection.host
-    session.setup = params
-    link.bind(session, encode(said.sessionId))
-    session.remember_link(link)  # first, so that it is known as this one also if acpd is killed meanwhile
-    try:
-        result = await link.ask_held("session/load", params, connection.pool.settings.start_timeout)
-    except BaseException:
-        link.session = None
-        connection.tasks.spawn(link.stop(), name="stop:unused")
-        raise
-    session.link = link
-    session.recorder.config(result)
-    session.scribe.commit()
-    link.release()
-    return session
 
 
 _HANDLERS: dict[str, Handler] = {

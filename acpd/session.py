@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw
 
 from acpd import errors
 from acpd.asks import Asks, Reply
@@ -23,18 +23,12 @@ from acpd.recorder import BLOB, Recorder, Source
 from acpd.scribe import Scribe
 from acpd.storage.contract import Journal, Key
 from acpd.tasks import Tasks
-from acpd.turn import STOP_REASONS, On, Prompt, Turn, advance
-from acpd.wire import blobs, frames, splice
+from acpd.turn import On, Prompt, Turn, advance, judged
+from acpd.wire import blobs, frames
 from acpd.wire.envelope import encode, error_object
 from acpd.wire.ids import Clock, Ids
 from acpd.wire.titles import first_line_title
 
-
-class PromptResult(Struct, gc=False):
-    stopReason: str
-
-
-_decode_result = msgspec.json.Decoder(PromptResult).decode
 _decode_blocks = msgspec.json.Decoder(list[Raw]).decode
 
 
@@ -328,20 +322,7 @@ class LiveSession:
         """The agent's answer to session/prompt: what it may say is settled here."""
         if self.current is not prompt or self.state not in (Turn.RUNNING, Turn.CANCELLING):
             return
-        if self.state is Turn.CANCELLING:  # ACP v1: `cancelled`, never an error, whatever the agent makes of it
-            result = _cancelled_result(result)
-            self._end(prompt, "cancelled", result, None)
-            return
-        if result is not None:
-            try:
-                reason = _decode_result(result).stopReason
-            except msgspec.DecodeError:
-                reason = ""
-            if reason in STOP_REASONS:
-                self._end(prompt, reason, result, None)
-                return
-            error = RequestError(errors.INTERNAL_ERROR, f"the agent ended the turn with an unknown answer: {result[:200]!r}")
-        self._end(prompt, "", None, error)
+        self._end(prompt, *judged(self.state, result, error))
 
     def _end(
         self, prompt: Prompt, reason: str, result: bytes | None, error: RequestError | None, *, state: str = "ended"
@@ -514,10 +495,3 @@ class LiveSession:
                 self._answer(prompt, None, failure, 0)
                 prompt.request = None
         self.cancel()
-
-
-def _cancelled_result(result: bytes | None) -> bytes | None:
-    """The agent's answer, saying `cancelled`; None if it was no object."""
-    if result is None or not result.lstrip().startswith(b"{"):
-        return None
-    return splice.replace(result, "stopReason", b'"cancelled"')

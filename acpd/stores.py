@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,11 @@ def open_store(config: Config) -> Store:
     Raises ConfigError for an unknown backend, StoreError. Blocks.
     """
     storage = config.storage
+    if os.path.exists(storage.path) and not os.path.isdir(storage.path):
+        where = config.sources.get("storage.path", "default")
+        raise StoreError(
+            "open", f"the store {storage.path}", cause="it is no folder", hint=f"{where}: [storage] path names a folder"
+        )
     made = partial(resolve(_STORES), root=Path(storage.path), user=config.user, sync=storage.sync)
     if storage.backend in BACKENDS:
         return _whole(made(storage.backend))

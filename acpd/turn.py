@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from enum import IntEnum, auto
 
+import msgspec
 from msgspec import Struct
 
 from acpd.attachment import Client
-from acpd.errors import LocalProtocolError
+from acpd.errors import INTERNAL_ERROR, LocalProtocolError, RequestError
+from acpd.wire import splice
 
 STOP_REASONS = frozenset({"end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"})
 """The closed enum of ACP v1."""
@@ -60,6 +62,33 @@ def advance(state: Turn, event: On) -> Turn:
         return TURN[state, event]
     except KeyError:
         raise LocalProtocolError(f"a turn that is {state.name} cannot be {event.name}") from None
+
+
+class _Result(Struct, gc=False):
+    stopReason: str
+
+
+_decode_result = msgspec.json.Decoder(_Result).decode
+
+
+def judged(state: Turn, result: bytes | None, error: RequestError | None) -> tuple[str, bytes | None, RequestError | None]:
+    """What the client is told of an agent's answer to session/prompt: (stop reason, result, error).
+
+    ACP v1 prompt-turn: a turn that was cancelled ends `cancelled`, never with an error, whatever the agent makes of it;
+    the stop reasons are a closed enum.
+    """
+    if state is Turn.CANCELLING:
+        known = result is not None and result.lstrip().startswith(b"{")
+        return "cancelled", splice.replace(result, "stopReason", b'"cancelled"') if known and result else None, None
+    if result is None:
+        return "", None, error
+    try:
+        reason = _decode_result(result).stopReason
+    except msgspec.DecodeError:
+        reason = ""
+    if reason in STOP_REASONS:
+        return reason, result, None
+    return "", None, RequestError(INTERNAL_ERROR, f"the agent ended the turn with an unknown answer: {result[:200]!r}")
 
 
 class Prompt(Struct, gc=False):

@@ -15,7 +15,7 @@ from acpd import errors
 from acpd.agents import capabilities, services
 from acpd.agents.process import Watched
 from acpd.attachment import Client
-from acpd.errors import AgentError, AgentExited, AgentTimeout, RequestError, Unanswered
+from acpd.errors import AgentError, AgentExited, AgentTimeout, RequestError, StoreError, Unanswered
 from acpd.peer import Peer
 from acpd.recorder import BLOB, Shape
 from acpd.rpc.protocol import Params, Then
@@ -124,15 +124,21 @@ class AgentLink:
             asyncio.get_running_loop().call_later(LAST_WORDS, self._lost)
             return
         self.ended = True
-        session = self.session
-        cause = self.cause()
+        self._tasks.spawn(self._say_lost(), name=f"lost:{self.id}")
+
+    async def _say_lost(self) -> None:
+        cause = await self.cause()
         if self._stopping is None:
             self._stopping = self._tasks.spawn(self._stop(), name=f"end:{self.id}")
-        if session is not None:
-            session.agent_lost(self, cause)
+        if self.session is not None:
+            self.session.agent_lost(self, cause)
 
-    def cause(self) -> AgentError:
+    async def cause(self) -> AgentError:
         """Why it ended, with the end of what it said on stderr."""
+        try:
+            tail = await asyncio.to_thread(self._runtime.tail, self.id, STDERR_TAIL)
+        except StoreError:
+            tail = b""
         code = self._process.code if self._process is not None else None
         how = (
             "closed its output"
@@ -141,7 +147,7 @@ class AgentLink:
             if code >= 0
             else f"was killed by signal {-code}"
         )
-        words = self._runtime.tail(self.id, STDERR_TAIL).decode(errors="replace").strip()
+        words = tail.decode(errors="replace").strip()
         text = f"agent {self.name} {how}" + (f": {words[-500:]}" if words else "")
         return AgentExited(text, hint=f"its stderr: {self.stderr_path}")
 
@@ -176,7 +182,7 @@ class AgentLink:
             ) from None
         except Unanswered:
             await self._process_end()
-            raise self.cause() from None
+            raise await self.cause() from None
         return _sound(method, result)
 
     async def _process_end(self) -> None:
@@ -207,7 +213,7 @@ class AgentLink:
             ) from None
         except Unanswered:
             await self._process_end()
-            raise self.cause() from None
+            raise await self.cause() from None
 
     def bind(self, session: LiveSession, inner: bytes, mode: Mode = Mode.LIVE) -> None:
         """From now on its updates are this session's; the early ones that name it come first."""
@@ -242,9 +248,12 @@ class AgentLink:
                 then(result, error)
 
         if self.ended:  # and has said so already
-            asyncio.get_running_loop().call_soon(then, None, RequestError(errors.INTERNAL_ERROR, str(self.cause())))
+            self._tasks.spawn(self._refuse(then), name=f"refuse:{self.id}")
             return
         self.peer.call("session/prompt", params, answered)
+
+    async def _refuse(self, then: Then) -> None:
+        then(None, RequestError(errors.INTERNAL_ERROR, str(await self.cause())))
 
     def translated(self, params: bytes) -> bytes:
         """A client's params with the agent's own session id."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from acpd.agents import capabilities, process
 from acpd.agents.link import AgentLink, Runtime
 from acpd.agents.process import LINK_VARIABLE, Watched
 from acpd.config import AgentChoice
-from acpd.errors import AgentError
+from acpd.errors import AgentError, StoreError
 from acpd.needs import Settings
 from acpd.peer import pipe_end
 from acpd.tasks import Tasks
@@ -79,37 +80,67 @@ class AgentPool:
         identifier = self._ids.new()
         name = choice.name or os.path.basename(choice.command[0])
         env = {**host.env, **choice.env, LINK_VARIABLE: identifier}
-        stderr, path = await asyncio.to_thread(self._runtime.open_stderr, identifier)
+        starting = asyncio.get_running_loop().run_in_executor(None, self._start, identifier, name, choice.command, env, cwd)
         try:
-            pipes = await asyncio.to_thread(process.start, choice.command, env, cwd, stderr)
-        except AgentError:
-            await asyncio.to_thread(self._runtime.forget, identifier)
+            pipes, path = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(partial(self._unwanted, identifier))
             raise
-        finally:
-            os.close(stderr)
         link = AgentLink(identifier, name, choice.command, self._runtime, self._tasks, self.settings.stop_grace)
         link.stderr_path = path
         link.on_noise = partial(self._log.noise, name)
         link.on_gone = self._gone
         self.links[identifier] = link
         link.started(Watched(pipes.process, link.on_exit))
-        await _connect(link, pipes)
-        await asyncio.to_thread(self._record, link)
+        try:
+            await _connect(link, pipes)
+        except BaseException:
+            await link.stop()
+            raise
         return link
 
-    def _record(self, link: AgentLink) -> None:
+    def _start(
+        self, link: str, name: str, command: Sequence[str], env: Mapping[str, str], cwd: str | None
+    ) -> tuple[process.Pipes, str]:
+        """The process, and where its stderr is. It is recorded before anybody can forget it. Blocks."""
+        stderr, path = self._runtime.open_stderr(link)
+        try:
+            pipes = process.start(command, env, cwd, stderr)
+        finally:
+            os.close(stderr)
+        try:
+            self._record(link, name, pipes.process.pid)
+        except BaseException:
+            self._end(link, pipes)
+            raise
+        return pipes, path
+
+    def _record(self, link: str, name: str, pid: int) -> None:
         own = os.getpid()
         self._runtime.record(
-            link.id,
+            link,
             {
-                "pid": link.pid,
-                "started": process.start_time(link.pid),
+                "pid": pid,
+                "started": process.start_time(pid),
                 "boot": process.boot_id(),
                 "owner": own,
                 "ownerStarted": process.start_time(own),
-                "agent": link.name,
+                "agent": name,
             },
         )
+
+    def _end(self, link: str, pipes: process.Pipes) -> None:
+        """End a process that nobody has taken. Blocks."""
+        os.close(pipes.stdin)
+        os.close(pipes.stdout)
+        process.kill_rest(pipes.process.pid, link)
+        pipes.process.wait()
+        self._runtime.forget(link)
+
+    def _unwanted(self, link: str, starting: asyncio.Future[tuple[process.Pipes, str]]) -> None:
+        """Whoever wanted this agent was cancelled before it was there."""
+        if not starting.cancelled() and starting.exception() is None:
+            asyncio.get_running_loop().run_in_executor(None, self._end, link, starting.result()[0])
 
     def _gone(self, link: AgentLink) -> None:
         self.links.pop(link.id, None)
@@ -119,7 +150,8 @@ class AgentPool:
         while True:
             await asyncio.sleep(TRIM_EVERY)
             for link in list(self.links):
-                await asyncio.to_thread(self._runtime.trim_stderr, link)
+                with contextlib.suppress(StoreError):  # tried again in a moment
+                    await asyncio.to_thread(self._runtime.trim_stderr, link)
 
     async def end_leftovers(self) -> int:
         """End the agents of an acpd that died: those whose link file names an owner that is gone. Returns how many."""

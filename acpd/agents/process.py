@@ -45,7 +45,9 @@ def start(command: Sequence[str], env: Mapping[str, str], cwd: str | None, stder
 
     Raises AgentNotFound, AgentError.
     """
-    here = cwd if cwd and os.path.isdir(cwd) else os.getcwd()
+    here = cwd or os.getcwd()
+    if not os.path.isdir(here):
+        raise AgentError(f"cannot start agent {command[0]}: its working directory does not exist: {here}")
     program = find_program(command[0], env.get("PATH", os.defpath), here)
     theirs_in, ours_in = os.pipe()
     ours_out, theirs_out = os.pipe()
@@ -60,10 +62,11 @@ def start(command: Sequence[str], env: Mapping[str, str], cwd: str | None, stder
             cwd=here,
             start_new_session=True,
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL in an argument or in the environment
         os.close(ours_in)
         os.close(ours_out)
-        raise AgentError(f"cannot start agent {command[0]}: {error.strerror}", hint=f"program: {program}") from None
+        cause = error.strerror if isinstance(error, OSError) else str(error)
+        raise AgentError(f"cannot start agent {command[0]}: {cause}", hint=f"program: {program}") from None
     finally:
         os.close(theirs_in)
         os.close(theirs_out)

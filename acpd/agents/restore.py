@@ -6,6 +6,7 @@ Never a silent fresh start (docs/architecture.md, "Restoring an agent's own cont
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 
 import msgspec
@@ -79,7 +80,7 @@ class Restorer:
             await link.stop()
             raise
         if link.ended:
-            raise link.cause()
+            raise await link.cause()
         return link
 
     async def _link(self, session: LiveSession, host: Host) -> AgentLink:
@@ -135,9 +136,10 @@ class Restorer:
 
     async def _fork(self, session: LiveSession, link: AgentLink) -> bytes | None:
         """The agent's own fork of the session that this one was forked from, if it has one."""
-        if not session.fork_of or not link.said.agentCapabilities.sessionCapabilities.has("fork"):
+        inner = session.fork_of()
+        if not inner or not link.said.agentCapabilities.sessionCapabilities.has("fork"):
             return None
-        source = encode(session.fork_of)
+        source = encode(inner)
         try:
             return await link.ask_held("session/fork", await _params(session, b'"sessionId":%b,' % source), self._timeout)
         except RequestError:
@@ -145,13 +147,19 @@ class Restorer:
 
     async def _prime(self, session: LiveSession, link: AgentLink) -> None:
         """A new inner session is told the conversation with its first prompt, and the user is told so then."""
-        from acpd.storage.context import Context, prime
+        from acpd.storage.context import Context, is_notice, prime
 
         context = Context()
         lines: list[bytes] = []
+        running = session.current.entry if session.current is not None else ""
         async for window in session.store.journals.path(session.key, straight=session.fold.straight):
-            lines += context.feed(window).splitlines()
-        lines += context.finish().splitlines()
+            past = [line for line in itertools.takewhile(lambda line: line.id != running, window) if not is_notice(line)]
+            lines += context.feed(past).split(b"\n")
+            if running and any(line.id == running for line in window):  # it comes as itself
+                break
+        lines = [line for line in (*lines, *context.finish().split(b"\n")) if line]
+        if not lines:
+            return
         session.primer = prime(lines, PRIMER_CHARACTERS)
         session.primer_notice = (
             f"{link.name} could not restore its own memory of this session, so it was started anew and is told the"

@@ -27,7 +27,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from acpd.storage import slots
-from acpd.wire import blocks, mend, updates
+from acpd.wire import blocks, frames, mend, updates
 from acpd.wire.lines import Stored
 
 LONGEST_MESSAGE = 1024 * 1024
@@ -102,6 +102,14 @@ _decode_array = msgspec.json.Decoder(list[Raw]).decode
 _decode_block = msgspec.json.Decoder(blocks.ContentBlock).decode
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
+
+
+def is_notice(line: Stored) -> bool:
+    """Whether this is a word of acpd's own to the user (docs/protocol.md, `acpd.dev/notice`), and no part of the talk."""
+    if line.type != "update" or line.params is UNSET or b'"acpd.dev/notice"' not in bytes(line.params):
+        return False
+    meta = frames.decode_params(line.params).meta
+    return meta is not UNSET and b'"acpd.dev/notice"' in bytes(meta)
 
 
 def context_lines(entries: Iterable[Stored], parent: str | None = None) -> bytes:

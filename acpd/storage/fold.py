@@ -83,6 +83,11 @@ class Fold:
         self._kind = ""
 
     @property
+    def adopting(self) -> bool:
+        """Whether the agent's own conversation was being recorded when the log ends: the agent still has all of it."""
+        return self.link is not None and self.link.state == "adopting"
+
+    @property
     def straight(self) -> bool:
         """Whether the path to the leaf is simply every entry of the file, all of them readable."""
         return not self.branched and not self.warnings

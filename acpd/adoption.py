@@ -1,0 +1,95 @@
+"""Sessions that only the agent knows: the agent's own load, recorded as a new log.
+
+The log says "adopting" until all of it is there. One that was cut off - acpd killed, the request cancelled, the agent
+gone - is no session: it is removed when somebody asks for it again, and the agent, which still has all, is asked anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from acpd import errors
+from acpd.agents.link import AgentLink
+from acpd.config import without_secrets
+from acpd.errors import AgentError, RequestError, SessionNotFound
+from acpd.session import LiveSession
+from acpd.wire.envelope import encode
+from acpd.wire.titles import first_line_title
+
+if TYPE_CHECKING:
+    from acpd.router import Connection
+    from acpd.wire.messages import OldSession
+
+
+class _Update(Struct, gc=False):
+    content: Raw
+
+
+class _Params(Struct, gc=False):
+    update: _Update
+
+
+_decode = msgspec.json.Decoder(_Params).decode
+
+
+async def adopt(connection: Connection, said: OldSession, params: bytes) -> LiveSession:
+    """Raises SessionNotFound if the agent does not know it either, RequestError if it wants a login first, AgentError."""
+    try:
+        link = await connection.warm()
+    except (AgentError, RequestError):
+        raise SessionNotFound(said.sessionId) from None
+    if not link.said.agentCapabilities.loadSession or not said.sessionId:
+        raise SessionNotFound(said.sessionId)
+    try:
+        return await connection.registry.once(said.sessionId, lambda: _record(connection, said, params))
+    except RequestError as error:
+        if error.code == errors.AUTH_REQUIRED:
+            raise
+        raise SessionNotFound(said.sessionId) from None
+
+
+async def _record(connection: Connection, said: OldSession, params: bytes) -> LiveSession:
+    """The live session, whole; or nothing is left of it. Raises RequestError, AgentError."""
+    registry = connection.registry
+    link = await connection.take_warm()
+    header = await registry.header(said.sessionId, link.name, said.cwd, without_secrets(link.command), said.directories)
+    session = await registry.create(header)
+    session.host = connection.host
+    session.setup = params
+    link.bind(session, encode(said.sessionId))
+    session.remember_link(link, state=b"adopting")
+    try:
+        result = await link.ask_held("session/load", params, connection.pool.settings.start_timeout)
+    except BaseException:
+        link.session = None
+        connection.tasks.spawn(_undo(connection, session, link), name=f"undo:{session.id}")
+        raise
+    session.link = link
+    await _name(session)
+    session.remember_link(link)
+    session.recorder.config(result)
+    session.scribe.commit()
+    link.release()
+    return session
+
+
+async def _undo(connection: Connection, session: LiveSession, link: AgentLink) -> None:
+    await connection.registry.delete(session.id)
+    await link.stop()
+
+
+async def _name(session: LiveSession) -> None:
+    """The agent's title, else the first line of what the user said first."""
+    session.scribe.commit()
+    if session.fold.title:
+        return
+    async for window in session.store.journals.read(session.key, until=session.scribe.flushed):
+        for line in window:
+            if line.kind == "user_message_chunk" and line.params is not UNSET:
+                title = first_line_title(b"[%b]" % bytes(_decode(line.params).update.content))
+                if title:
+                    session.scribe.fact("info", b',"title":%b' % encode(title))
+                    return
