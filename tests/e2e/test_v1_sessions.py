@@ -1,4 +1,4 @@
-"""session/new, load, resume, list, close, delete, fork, and the errors of each (ACP v1 session-setup, session-list)."""
+"""session/new, load, resume, list, close, delete, and the errors of each (ACP v1 session-setup, session-list)."""
 
 from __future__ import annotations
 
@@ -279,49 +279,6 @@ def test_a_folder_that_is_gone_stops_neither_list_nor_load_nor_delete(play: Stag
     play.cwd.mkdir()
     assert "end_turn" == client.prompt(session, "say back")
     play.finish(client)
-
-
-@pytest.mark.parametrize("able", [True, False], ids=["agent-forks", "primed"])
-def test_a_fork_has_the_past_and_a_future_of_its_own(able: bool, play: Stage) -> None:
-    """A new id whose load shows the source's past; prompts in one are not in the other; the source is untouched."""
-    client = play.start(*(() if able else ("--no-fork",)))
-    session = client.new(play.cwd)
-    client.prompt(session, "say root\ntool x")
-    source = store.log(play.home, session).path.read_bytes()
-    answer = client.call("session/fork", {"sessionId": session, "cwd": str(play.cwd), "mcpServers": []})
-    fork = answer["sessionId"]
-    assert fork != session
-    assert "ask" == answer["modes"]["currentModeId"]
-    assert source == store.log(play.home, session).path.read_bytes()
-    client.prompt(fork, "say branch\ncontext" if not able else "say branch\nhistory")
-    client.prompt(session, "say trunk")
-    assert "branch" not in client.text(session)
-    assert "trunk" not in client.text(fork)
-    assert ("root" in client.text(fork)) is not able, "told as text, or the agent's own fork"
-    logs = play.finish(client)
-    assert session == logs[fork].header["parent"]["sessionId"]
-    client = play.start()
-    client.load(fork, play.cwd)
-    assert client.text(fork).startswith("rootbranch")
-    client.load(session, play.cwd)
-    assert "roottrunk" == client.text(session)
-    assert "end_turn" == client.prompt(fork, "say on")
-    play.finish(client)
-
-
-def test_a_fork_in_a_turn_takes_what_there_is_and_disturbs_nothing(play: Stage) -> None:
-    """The source's turn goes on to its end; the fork's half turn is marked interrupted and can be prompted."""
-    client = play.start()
-    session = client.new(play.cwd)
-    running = client.start_prompt(session, "say half\nsleep 400\nsay whole")
-    client.wait_update("agent_message_chunk")
-    fork = client.call("session/fork", {"sessionId": session, "cwd": str(play.cwd), "mcpServers": []})["sessionId"]
-    assert {"stopReason": "end_turn"} == client.result(running)
-    assert "halfwhole" == client.text(session)
-    assert "end_turn" == client.prompt(fork, "say on")
-    assert "whole" not in client.text(fork)
-    logs = play.finish(client)
-    assert ["interrupted", "ended"] == [turn.end["state"] for turn in store.turns(logs[fork]) if turn.end]
 
 
 def test_everything_in_one_write_is_answered(play: Stage) -> None:
