@@ -19,9 +19,10 @@ from acpd.session import LiveSession
 from acpd.tasks import Tasks
 from acpd_backends.links import LinkFolder
 from acpd_backends.stores import open_store
-from tests.core.world import Editor, Json, dumps, load, prompt
+from tests.core.world import Editor, dumps, load, prompt
 from tests.support import proc
 from tests.support import store as logs
+from tests.support.store import Json
 
 AGENT = str(Path(__file__).resolve().parents[1] / "support" / "agent.py")
 SETTINGS = Settings(cancel_timeout=5.0, stop_grace=0.2, start_timeout=5.0)
