@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from acpd.errors import SessionBusy, SessionNotFound, StoreError
+from acpd.errors import RequestError, SessionBusy, SessionNotFound, StoreError
 from acpd.session import LiveSession
 from acpd.storage.contract import Key
 from tests.core.pipes import start
@@ -261,13 +261,44 @@ async def test_forking(world: World) -> None:
     )
     await load(fork, late := Editor())
     assert ["p1", "ab"] == late.texts
-    assert (before, "inner-1", "p1") == (world.log(source).lines, fork.fork_of, fork.fold.title)
+    assert (before, "inner-1", "p1") == (world.log(source).lines, fork.fork_of(), fork.fold.title)
     attach(fork, other := Editor())
     prompt(fork, other, "p2")
     await until(lambda: len(world.agents.made) == 2 and world.agents.made[1].prompts)
     world.agents.made[1].end()
     await other.answered("p2")
     assert before == world.log(source).lines
+
+
+async def test_a_fork_of_a_source_that_moved_on(world: World) -> None:
+    """The agent's own fork would know what came after: it is not asked for one then."""
+    source, voice = await world.with_agent()
+    attach(source, editor := Editor())
+    prompt(source, editor, "p1")
+    await voice.prompted()
+    voice.end()
+    await editor.answered("p1")
+    fork = await world.registry.fork(source, "/else", ())
+    assert fork.fork_of() == "inner-1"
+    prompt(source, editor, "after the fork")
+    assert not fork.fork_of()
+
+
+async def test_a_fork_in_a_turn_ends_with_the_turn_before(world: World) -> None:
+    """What is not over is no part of a fork; where no turn is over there is nothing to fork."""
+    source, voice = await world.with_agent()
+    attach(source, editor := Editor())
+    prompt(source, editor, "p1")
+    await voice.prompted()
+    with pytest.raises(RequestError, match="nothing to fork"):
+        await world.registry.fork(source, "/else", ())
+    voice.end()
+    await editor.answered("p1")
+    prompt(source, editor, "p2")
+    await voice.prompted(2)
+    fork = await world.registry.fork(source, "/else", ())
+    await load(fork, late := Editor())
+    assert ["p1"] == late.texts
 
 
 async def test_a_session_that_another_process_has(world: World, tmp_path: Path) -> None:

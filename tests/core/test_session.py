@@ -324,12 +324,12 @@ async def test_cancelling_one_prompt_by_its_request(world: World) -> None:
         session.cancel_prompt(other, b'"p2"'),
         session.cancel_prompt(editor, b'"p2"'),
     ]
+    await editor.answered("p2")  # at once: it was withdrawn, and no turn of it begins
     voice.end()
-    await editor.answered("p2")
     await voice.prompted(2)
     voice.end()
     await editor.answered("p3")
-    assert ["=end_turn", "=cancelled", "=end_turn"] == editor.texts
+    assert ["=cancelled", "=end_turn", "=end_turn"] == editor.texts
     prompt(session, editor, "p4")
     await voice.prompted(3)
     assert session.cancel_prompt(editor, b'"p4"')
