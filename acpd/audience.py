@@ -6,6 +6,7 @@ Replay, catching up and reading along are one path: a cursor into the log.
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Callable
 
 from acpd.attachment import Attachment, Client, Staged
@@ -219,8 +220,8 @@ class Audience:
 
 def import_replay() -> None:
     """What a first session/load would wait 13 ms for, and a first session/new 4."""
-    import acpd.storage.replay
-    import acpd.wire.answers  # noqa: F401
+    for name in ("acpd.storage.replay", "acpd.wire.answers"):
+        importlib.import_module(name)
 
 
 async def _send(client: Client, frames: list[bytes]) -> None:
