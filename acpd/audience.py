@@ -132,7 +132,8 @@ class Audience:
     async def replay(self, attachment: Attachment) -> None:
         """Send the whole conversation, folded, then the newest facts; the cursor stands behind it then.
 
-        Raises ConnectionBroken when the client is gone. Who cancels it reads on from where the replay would have ended.
+        Raises ConnectionBroken when the client is gone, StoreError when the log cannot be read. Whoever is not told all of it
+        reads on from where it would have ended; so does who cancels it.
         """
         from acpd.storage.replay import Replay  # 13 ms that a start need not pay
 
@@ -145,7 +146,7 @@ class Audience:
             async for window in self._journals.path(self._key, until=until, straight=self._scribe.fold.straight):
                 await _send(client, told.feed(window))
             await _send(client, [*told.finish(), *facts])
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, StoreError):
             if attachment in self.attachments:
                 attachment.reached(until)
                 self.start(attachment)

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,12 +140,18 @@ class Daemon:
         """Drain: turns are recorded as interrupted, sessions saved, agents ended; then the store is closed."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
-                await registry.stop(interrupt=True)
-                await pool.stop()
+                await self._step(registry.stop(interrupt=True))
+                await self._step(pool.stop())
                 await self._tasks.cancel()
         except TimeoutError:
             self._log("warning", "stopping took too long", seconds=STOP_SECONDS)
         connection.peer.close()
-        await store.journals.close()
-        await store.catalog.close()
-        await store.session.close()
+        for closing in (store.journals.close(), store.catalog.close(), store.session.close()):
+            await self._step(closing)
+
+    async def _step(self, work: Awaitable[None]) -> None:
+        """One step of stopping; one that fails keeps none of the others from being done."""
+        try:
+            await work
+        except (AcpdError, OSError) as error:
+            self._log("error", "stopping", error=str(error))

@@ -159,7 +159,10 @@ async def _new_ones(connection: Connection, link: AgentLink, listed: list[Raw], 
     said = [msgspec.json.decode(one, type=_Named) for one in sound]
     folders = await asyncio.to_thread(lambda: [normal_folder(one.cwd) for one in said])
     known = await connection.registry.store.catalog.known_inner(link.name, [one.sessionId for one in said])
-    known |= {session.fold.inner for session in connection.registry.live.values()}
+    for session in connection.registry.live.values():
+        known.add(session.fold.inner)
+        if session.link is not None:  # one that is not remembered yet because it is not primed yet
+            known.add(msgspec.json.decode(session.link.inner, type=str))
     return [
         _marked(text)
         for text, one, folder in zip(sound, said, folders, strict=True)

@@ -7,8 +7,9 @@ agent run in a task each; a session's own order is kept by its queue.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 
 import msgspec
@@ -19,7 +20,7 @@ from acpd.agents.link import AgentLink
 from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import inner_id
 from acpd.announce import client_capabilities, for_agent, initialize_answer
-from acpd.attachment import ClientCapabilities
+from acpd.attachment import Attachment, ClientCapabilities
 from acpd.config import without_secrets
 from acpd.errors import AcpdError, AgentError, ConnectionBroken, RequestError, SessionNotFound
 from acpd.peer import Peer
@@ -241,6 +242,13 @@ class Connection:
         link = self.host.take_warm()
         return link if link is not None else await self.pool.start(self.host, self.host.choice)
 
+    async def _give_back(self, link: AgentLink) -> None:
+        """The agent has no session after all."""
+        if self.host.warm is None or self.host.warm.ended:
+            self.host.warm = link
+        else:
+            await link.stop()
+
     async def authenticate(self, _identifier: bytes, params: Params) -> bytes:
         return await self._ask_warm("authenticate", messages.passed_on(messages.parse_authenticate(params), params))
 
@@ -267,14 +275,18 @@ class Connection:
             result = await link.ask_held("session/new", raw, self.pool.settings.start_timeout)
             session = await self._record_new(said, link, result)
         except RequestError:
-            self.host.warm = link  # an agent that wants a login first is still good
+            await self._give_back(link)  # an agent that wants a login first is still good
             raise
         except BaseException:
             self.tasks.spawn(link.stop(), name="stop:unused")
             raise
         session.setup = raw
         session.host = self.host
-        await session.scribe.settled()
+        try:
+            await session.scribe.settled()
+        except BaseException:  # nobody knows its id
+            self.tasks.spawn(self.registry.delete(session.id), name=f"delete:{session.id}")
+            raise
         self.peer.answer(identifier, splice.replace(result, "sessionId", session.id_json))
         attachment = session.attach(self, raw)
         session.audience.start(attachment)
@@ -300,7 +312,8 @@ class Connection:
         attachment = session.attach(self, messages.passed_on(said, params))
         attachment.cursor = 0
         await session.audience.replay(attachment)
-        await session.scribe.settled()
+        with _reading_on(session, attachment):
+            await session.scribe.settled()
         self.peer.answer(identifier, session.setup_answer())
         session.audience.start(attachment)
         self._start_behind(session)
@@ -310,13 +323,14 @@ class Connection:
         said = messages.parse_resume(params)
         session = await self._open(said, params)
         attachment = session.attach(self, messages.passed_on(said, params))
-        try:
-            async with asyncio.timeout(self.pool.settings.start_timeout):
-                await session.ensure_agent()
-        except (AcpdError, OSError, TimeoutError) as error:
-            self.log("agent did not start", str(error))
-        session.scribe.commit()
-        await session.scribe.settled()
+        with _reading_on(session, attachment):
+            try:
+                async with asyncio.timeout(self.pool.settings.start_timeout):
+                    await session.ensure_agent()
+            except (AcpdError, OSError, TimeoutError) as error:
+                self.log("agent did not start", str(error))
+            session.scribe.commit()
+            await session.scribe.settled()
         self.peer.answer(identifier, session.setup_answer())
         session.audience.start(attachment)
 
@@ -431,6 +445,17 @@ class Connection:
         if not isinstance(link, AgentLink):
             raise AgentError(f"session {session.id} has no agent")
         return await link.ask(method, link.translated(params))
+
+
+@contextlib.contextmanager
+def _reading_on(session: LiveSession, attachment: Attachment) -> Iterator[None]:
+    """Whatever becomes of the request: who is attached reads along, or its prompts would never be answered."""
+    try:
+        yield
+    except BaseException:
+        if attachment in session.audience.attachments:
+            session.audience.start(attachment)
+        raise
 
 
 async def _extension(method: str, connection: Connection, _identifier: bytes, params: Params) -> bytes:

@@ -40,7 +40,7 @@ async def connect(peer: Peer, stdin: int, stdout: int) -> None:
     loop = asyncio.get_running_loop()
     widen(stdout)
     if _is_file(stdout):
-        peer.use_writer(_FileWriter(stdout))
+        peer.use_writer(_FileWriter(stdout, peer))
     else:
         writer, _ = await loop.connect_write_pipe(lambda: peer, pipe_end(stdout, "wb"))
         peer.use_writer(writer)
@@ -67,17 +67,23 @@ async def _received(peer: Peer, data: bytes) -> None:
 
 
 class _FileWriter(asyncio.WriteTransport):
-    """A file takes every write at once; event loops do not poll files."""
+    """A file takes every write at once; event loops do not poll files. One that cannot be written ends the connection."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, peer: Peer) -> None:
         super().__init__()
+        os.set_blocking(fd, False)  # which files ignore: they never make a writer wait for a reader
         self._fd = fd
+        self._peer = peer
         self._closed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
+        try:
+            while view and not self._closed:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            self._closed = True
+            asyncio.get_running_loop().call_soon(self._peer.connection_lost, error)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Nothing is buffered."""
