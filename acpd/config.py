@@ -88,12 +88,11 @@ NO_FLAGS = Flags()
 
 
 class Paths(Struct, frozen=True):
-    """The four folders. None of them needs to exist."""
+    """The three folders. None of them needs to exist."""
 
     config: str
     data: str
     runtime: str
-    logs: str
 
     @property
     def config_file(self) -> str:
@@ -108,19 +107,19 @@ class Paths(Struct, frozen=True):
         if home := env.get("ACPD_HOME"):
             if not os.path.isabs(home):
                 raise ConfigError(f"ACPD_HOME is {home!r}, must be an absolute path", hint="e.g. ACPD_HOME=$HOME/.acpd")
-            return cls(*(os.path.join(home, name) for name in ("config", "data", "run", "logs")))
-        names = ("CONFIGURATION_DIRECTORY", "STATE_DIRECTORY", "RUNTIME_DIRECTORY", "LOGS_DIRECTORY")
+            return cls(*(os.path.join(home, name) for name in ("config", "data", "run")))
+        names = ("CONFIGURATION_DIRECTORY", "STATE_DIRECTORY", "RUNTIME_DIRECTORY")
         given = [env.get(name, "").split(":")[0] for name in names]
         return cls(*given) if all(given) else cls(*(one or other for one, other in zip(given, _xdg(env), strict=True)))
 
 
-def _xdg(env: Mapping[str, str]) -> tuple[str, str, str, str]:
+def _xdg(env: Mapping[str, str]) -> tuple[str, str, str]:
     import platformdirs  # 13 ms
 
     dirs = platformdirs.PlatformDirs("acpd", appauthor=False)
     # Without XDG_RUNTIME_DIR platformdirs names a folder in /tmp that somebody else may have made first.
     runtime = dirs.user_runtime_dir if env.get("XDG_RUNTIME_DIR") else os.path.join(dirs.user_state_dir, "run")
-    return dirs.user_config_dir, dirs.user_data_dir, runtime, dirs.user_log_dir
+    return dirs.user_config_dir, dirs.user_data_dir, runtime
 
 
 class Config(Struct, frozen=True, kw_only=True):

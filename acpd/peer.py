@@ -68,10 +68,8 @@ class Peer(asyncio.Protocol):
         self._writer: asyncio.WriteTransport | None = None
         self._drained: asyncio.Event | None = None
         self.position = 0
-        self.line = b""
-        """The line that is being handled."""
         self.shortcut: Callable[[bytes], bool] | None = None
-        """May handle a line whose shape it knows, and says whether it did. It must be as strict as the protocol."""
+        """Sees each line first and says whether it has handled it. It must be as strict as the protocol."""
         self.paused = False
         self.closed = False
         self._loop = asyncio.get_running_loop()
@@ -160,7 +158,6 @@ class Peer(asyncio.Protocol):
             return
         if self.shortcut is not None and self.shortcut(line):
             return
-        self.line = line
         event = self._rpc.receive(line)
         if type(event) is protocol.Notification:
             self._owner.on_notification(event.method, event.params)

@@ -234,20 +234,20 @@ class Connection:
     def _started(self, task: asyncio.Task[AgentLink]) -> None:
         self._starting = None
         if not task.cancelled() and task.exception() is None:
-            self.host.warm = task.result()
-            self.host.agent_name = self.host.warm.name
+            self.host.agent_name = task.result().name
+            self._give_back(task.result())
 
     async def take_warm(self) -> AgentLink:
         await self.warm()
         link = self.host.take_warm()
         return link if link is not None else await self.pool.start(self.host, self.host.choice)
 
-    async def _give_back(self, link: AgentLink) -> None:
-        """The agent has no session after all."""
+    def _give_back(self, link: AgentLink) -> None:
+        """An agent that has no session. One is enough."""
         if self.host.warm is None or self.host.warm.ended:
             self.host.warm = link
         else:
-            await link.stop()
+            self.tasks.spawn(link.stop(), name="stop:unused")
 
     async def authenticate(self, _identifier: bytes, params: Params) -> bytes:
         return await self._ask_warm("authenticate", messages.passed_on(messages.parse_authenticate(params), params))
@@ -275,7 +275,7 @@ class Connection:
             result = await link.ask_held("session/new", raw, self.pool.settings.start_timeout)
             session = await self._record_new(said, link, result)
         except RequestError:
-            await self._give_back(link)  # an agent that wants a login first is still good
+            self._give_back(link)  # an agent that wants a login first is still good
             raise
         except BaseException:
             self.tasks.spawn(link.stop(), name="stop:unused")

@@ -333,6 +333,8 @@ class LiveSession:
             self._deadline.cancel()
             self._deadline = None
         said = b',"error":%b' % error_object(error) if error is not None else b',"stopReason":"%b"' % reason.encode()
+        if state == "interrupted":  # nobody gave a reason to stop
+            said = b""
         body = b',"state":"%b","entry":"%b"%b' % (state.encode(), prompt.entry.encode(), said)
         written = self.recorder.entry("turn", body)
         self.state = advance(self.state, On.ENDED)
@@ -465,7 +467,7 @@ class LiveSession:
         if self.state is not Turn.STARTING:
             if self.link is not None:
                 self.link.cancel()
-            self.recorder.tell("This turn was interrupted: its client went away.")
+            self.recorder.tell("This turn was interrupted: its client or acpd ended.")
         self._end(prompt, "cancelled", None, None, state="interrupted")
 
     # -- trouble with the disk

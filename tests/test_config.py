@@ -261,9 +261,9 @@ def test_secret_arguments_are_not_shown(command: tuple[str, ...], shown: tuple[s
 
 
 def test_acpd_home_holds_everything(tmp_path: Path) -> None:
-    """ACPD_HOME puts config, data, runtime and logs under one folder and wins over systemd's variables."""
+    """ACPD_HOME puts config, data and runtime under one folder and wins over systemd's variables."""
     env = {"ACPD_HOME": str(tmp_path), "STATE_DIRECTORY": "/s", "XDG_DATA_HOME": "/x"}
-    assert Paths(*(str(tmp_path / name) for name in ("config", "data", "run", "logs"))) == Paths.find(env)
+    assert Paths(*(str(tmp_path / name) for name in ("config", "data", "run"))) == Paths.find(env)
 
 
 def test_acpd_home_is_absolute() -> None:
@@ -274,8 +274,8 @@ def test_acpd_home_is_absolute() -> None:
 
 def test_systemd_names_the_folders() -> None:
     """A unit's folders are used, the first of each where systemd lists several."""
-    env = {"CONFIGURATION_DIRECTORY": "/c", "STATE_DIRECTORY": "/s:/t", "RUNTIME_DIRECTORY": "/r", "LOGS_DIRECTORY": "/l"}
-    assert Paths("/c", "/s", "/r", "/l") == Paths.find(env)
+    env = {"CONFIGURATION_DIRECTORY": "/c", "STATE_DIRECTORY": "/s:/t", "RUNTIME_DIRECTORY": "/r"}
+    assert Paths("/c", "/s", "/r") == Paths.find(env)
 
 
 def test_xdg_names_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,7 @@ def test_xdg_names_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     xdg = {"XDG_CONFIG_HOME": "/xc", "XDG_DATA_HOME": "/xd", "XDG_STATE_HOME": "/xs", "XDG_RUNTIME_DIR": "/xr"}
     for name, value in xdg.items():
         monkeypatch.setenv(name, value)
-    assert Paths("/xc/acpd", "/xd/acpd", "/xr/acpd", "/xs/acpd/log") == Paths.find(xdg)
+    assert Paths("/xc/acpd", "/xd/acpd", "/xr/acpd") == Paths.find(xdg)
     assert "/s" == Paths.find({**xdg, "STATE_DIRECTORY": "/s"}).data
 
 

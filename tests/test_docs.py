@@ -175,7 +175,7 @@ def test_toml_blocks(tmp_path: Path) -> None:
     assert blocks
     for text in blocks:
         (tmp_path / "acpd.toml").write_text(text)
-        paths = config.Paths(str(tmp_path), str(tmp_path), str(tmp_path), str(tmp_path))
+        paths = config.Paths(str(tmp_path), str(tmp_path), str(tmp_path))
         assert config.Config.load(paths, {}).agents.programs
 
 

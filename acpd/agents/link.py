@@ -14,10 +14,10 @@ from msgspec import UNSET, Raw, Struct
 from acpd import errors
 from acpd.agents import capabilities, services
 from acpd.agents.process import Watched
+from acpd.agents.textrun import TextRun
 from acpd.attachment import Client
 from acpd.errors import AgentError, AgentExited, AgentTimeout, RequestError, StoreError, Unanswered
 from acpd.peer import Peer
-from acpd.recorder import BLOB, Shape
 from acpd.rpc.protocol import Params, Then
 from acpd.session import LiveSession
 from acpd.tasks import Tasks
@@ -59,7 +59,6 @@ class _Cancel(Struct, gc=False):
     requestId: Raw
 
 
-_decode_text = msgspec.json.Decoder(str).decode
 _decode_cancel = msgspec.json.Decoder(_Cancel).decode
 
 
@@ -89,8 +88,9 @@ class AgentLink:
         self._tasks = tasks
         self._grace = grace
         self._early: list[tuple[bytes, int]] = []
-        self._shape: Shape | None = None
-        self._head = self._tail = b""
+        self._line = b""
+        self._run: TextRun | None = None
+        self.peer.shortcut = self._shortcut
         self._eof = False
         self._stopping: asyncio.Task[None] | None = None
 
@@ -201,7 +201,12 @@ class AgentLink:
                 future.set_exception(error or RequestError(errors.INTERNAL_ERROR, "no answer"))
 
         self.peer.call(method, params, then)
-        return _sound(method, await self._bounded(future, method, timeout))
+        result = await self._bounded(future, method, timeout)
+        try:
+            return _sound(method, result)
+        except AgentError:
+            self.release()
+            raise
 
     async def _bounded(self, future: asyncio.Future[bytes], method: str, timeout: float) -> bytes:
         try:
@@ -291,38 +296,19 @@ class AgentLink:
             self.on_noise(f"an update for a session that is not open: {raw[:100].decode(errors='replace')}")
             return
         session.on_update(raw, members, (self.id, position))
-        self._learn(session.recorder.shape, raw)
+        shape = session.recorder.shape
+        self._run = TextRun.of(shape, self._line, raw) if shape is not None else None
 
-    def _learn(self, shape: Shape | None, raw: bytes) -> None:
-        """From a chunk of text: what a line must begin and end with to be one more of it."""
-        line = self.peer.line
-        if shape is None or not line.endswith(raw + b"}"):
-            self.peer.shortcut = None
-            return
-        self._shape = shape
-        self._head = line[: len(line) - len(raw) - 1] + shape.head
-        self._tail = shape.tail + b"}"
-        self.peer.shortcut = self._more_text
-
-    def _more_text(self, line: bytes) -> bool:
-        """One more chunk of a message, told from the one before by its text alone: all else was looked at then.
-
-        Half of a long stream's cost is saved so. The text is checked as the protocol would: it is the inside of one JSON
-        string, valid UTF-8, with no quote in it.
-        """
-        session, shape, head, tail = self.session, self._shape, self._head, self._tail
-        if session is None or shape is None or session.recorder.shape is not shape or self.mode is not Mode.LIVE:
+    def _shortcut(self, line: bytes) -> bool:
+        """See acpd.agents.textrun."""
+        self._line = line
+        run, session = self._run, self.session
+        if run is None or session is None or session.recorder.shape is not run.shape or self.mode is not Mode.LIVE:
             return False
-        if not line.startswith(head) or not line.endswith(tail) or not len(head) + len(tail) <= len(line) < BLOB:
+        text = run.text(line)
+        if text is None:
             return False
-        text = line[len(head) : len(line) - len(tail)]
-        if b'"' in text:
-            return False
-        try:
-            _decode_text(b'"%b"' % text)
-        except msgspec.DecodeError:
-            return False
-        session.recorder.again(shape, text, (self.id, self.peer.position))
+        session.recorder.again(run.shape, text, (self.id, self.peer.position))
         return True
 
     def _withdraw(self, raw: bytes) -> None:

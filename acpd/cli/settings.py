@@ -16,7 +16,6 @@ def paths(call: Call) -> None:
         "storage": call.config.storage.path,
         "data": call.paths.data,
         "runtime": call.paths.runtime,
-        "logs": call.paths.logs,
     }
     if call.values.json:
         call.out.json(places)

@@ -52,7 +52,7 @@ class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
     | answer | ask: entry id; result or error; by: "client", "cancel", "acpd" |
     | turn | state: "running", "ended", "interrupted"; stopReason; error; usage |
     | leaf | entry |
-    | link | link; agent; inner: the agent's session id; capabilities |
+    | link | link; agent; inner: the agent's session id; state: "adopting" while the agent's own conversation is recorded |
     | config | modes; configOptions; kind and params if an update said it |
     | commands, usage | kind; params |
     | info | kind and params, or title |

@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
+from acpd.needs import Agents, Settings, Store
 from acpd.registry import Registry
-from acpd.session import Agents, Settings, Store
 from acpd.storage.contract import Backend, Key, Row
 from acpd.tasks import Tasks
 from acpd.wire import lines

@@ -175,9 +175,8 @@ def test_paths(tmp_path: Path) -> None:
         "storage": str(tmp_path / "data"),
         "data": str(tmp_path / "data"),
         "runtime": str(tmp_path / "run"),
-        "logs": str(tmp_path / "logs"),
     } == json.loads(acpd.run(tmp_path, "paths", "--json").out)
-    assert 5 == out.count("(not there yet)")
+    assert 4 == out.count("(not there yet)")
     assert [] == list(tmp_path.iterdir())
 
 

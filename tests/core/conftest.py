@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from tests.agents.house import House
 from tests.core.world import ClockLoop, World
 
 Factory = Callable[[], asyncio.AbstractEventLoop]
@@ -25,4 +26,11 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> M
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     """A store with nothing in it. At the end everything is closed, and no task may have failed."""
     async with World(tmp_path / "store") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    """As for the tests of agents: a real pool."""
+    async with House(tmp_path) as opened:
         yield opened
