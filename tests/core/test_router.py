@@ -1,0 +1,234 @@
+"""One client's connection: order, one answer a request, and that nothing is left half done."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from acpd.errors import RequestError, StoreError
+from acpd.storage.contract import Key, Row
+from tests.agents.house import House
+from tests.core.desk import desk
+from tests.core.pipes import start
+from tests.core.world import dumps, until
+
+LOOPS = ("uvloop",)
+
+
+async def code(work: object) -> int:
+    with pytest.raises(RequestError) as raised:
+        await work  # type: ignore[misc]
+    return raised.value.code
+
+
+async def test_nothing_works_before_initialize(house: House) -> None:
+    """-32600; and what stands behind `initialize` in the stream waits for its answer."""
+    async with desk(house, house.host(), initialized=False) as one:
+        assert -32600 == await code(one.new())
+        assert -32600 == await code(one.prompt("x", "say hi"))
+        first = start(one.initialize())
+        second = start(one.new())
+        assert 1 == (await first)["protocolVersion"]
+        assert await second
+
+
+async def test_unknown_methods(house: House) -> None:
+    """-32601, `_acpd/` too; an extension goes to an agent that announces some."""
+    async with desk(house, house.host()) as one:
+        for method in ("session/unknown", "_acpd/anything", "fs/read_text_file", ""):
+            assert -32601 == await code(one.ask(method))
+        assert {"echo": {"a": 1}} == await one.ask("_test/echo", a=1)
+        session = await one.new()
+        answer = await one.ask("_test/echo", sessionId=session, deep={"sessionId": session})
+        assert (True, session) == (answer["echo"]["sessionId"] != session, answer["echo"]["deep"]["sessionId"])
+
+
+async def test_a_whole_conversation(house: House) -> None:
+    """new, prompt, load in another connection, list, close, delete."""
+    async with desk(house, house.host()) as one:
+        session = await one.new()
+        assert {"stopReason": "end_turn"} == await one.prompt(session, "say hello")
+        async with desk(house, house.host()) as two:
+            answer = await two.load(session)
+            assert (["say hello", "hello"], "ask") == (two.texts, answer["modes"]["currentModeId"])
+            await one.prompt(session, "say again")
+            await until(lambda: len(two.texts) == 4)
+            assert ["say hello", "hello", "say again", "again"] == two.texts
+        assert ["hello", "again"] == one.texts
+        assert {} == await one.ask("session/close", sessionId=session)
+        assert {} == house.registry.live
+        await one.prompt(session, "say back")  # resumed by itself
+        assert "back" == one.texts[-1]
+        for _ in range(2):
+            assert {} == await one.ask("session/delete", sessionId=session)
+        assert -32002 == await code(one.load(session))
+        house.failed.clear()
+
+
+async def test_a_load_with_another_folder_is_refused(house: House) -> None:
+    """-32602 that names the right one."""
+    async with desk(house, house.host()) as one:
+        session = await one.new()
+        assert -32602 == await code(one.load(session, "/elsewhere"))
+
+
+async def test_a_new_session_that_is_cancelled_leaves_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled while it is made durable: -32800, no session, no agent of it, no log."""
+    async with desk(house, house.host("--no-list")) as one:
+        gate = asyncio.Event()
+        settled = house.store.journals.create
+
+        async def slow(key: Key, header: object) -> object:
+            journal = await settled(key, header)  # type: ignore[arg-type]
+            sync = journal.sync
+
+            def waiting() -> object:
+                done = asyncio.get_running_loop().create_future()
+                gate.set()
+                return done
+
+            monkeypatch.setattr(journal, "sync", waiting)
+            monkeypatch.setattr(journal, "real_sync", sync, raising=False)
+            return journal
+
+        monkeypatch.setattr(house.store.journals, "create", slow)
+        asking = start(one.new())
+        await gate.wait()
+        for session in house.registry.live.values():
+            monkeypatch.setattr(session.scribe.journal, "sync", session.scribe.journal.real_sync)  # type: ignore[attr-defined]
+        one.cancel_request(1)
+        assert -32800 == await code(asking)
+        await until(lambda: not house.registry.live and not house.pool.links)
+        await until(lambda: not list((house.root / "store").rglob("*.log.jsonl")))
+        monkeypatch.undo()
+        assert await one.new()
+
+
+async def test_a_new_session_that_cannot_be_stored(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """-32603 with the cause; the agent is not left behind, and the next one works."""
+
+    async def full(*_: object) -> None:
+        raise StoreError("create", "the log", cause="no space")
+
+    async with desk(house, house.host()) as one:
+        monkeypatch.setattr(house.store.journals, "create", full)
+        assert -32603 == await code(one.new())
+        monkeypatch.undo()
+        assert await one.new()
+
+
+async def test_a_login_first(house: House) -> None:
+    """-32000 of the agent, its process is kept and used after the login; two at once leave no second one behind."""
+    async with desk(house, house.host("--auth")) as one:
+        first, second = start(one.new()), start(one.new())
+        assert (-32000, -32000) == (await code(first), await code(second))
+        await until(lambda: len(house.pool.links) == 1)
+        await one.ask("authenticate", methodId="login")
+        assert await one.new()
+
+
+async def test_an_agent_that_answers_nonsense_is_not_kept(house: House) -> None:
+    """An answer to session/new that is none is an error, and its process ends."""
+    lines = ['{"id":0,"result":{"protocolVersion":1}}', '{"id":1,"result":7}']
+    script = "\n".join(f"read x; echo '{line}'" for line in lines) + "\ncat >/dev/null"
+    async with desk(house, house.shell(script)) as one:
+        assert -32603 == await code(one.new())
+        await until(lambda: not house.pool.links)
+
+
+async def test_a_resume_that_is_cancelled_reads_along(house: House) -> None:
+    """-32800; the client is attached all the same, and its prompts are answered."""
+    async with desk(house, house.host()) as one:
+        session = await one.new()
+        await one.prompt(session, "say a")
+        await one.ask("session/close", sessionId=session)
+        slow = house.host("--start-delay", "300", "--no-list")
+        async with desk(house, house.host("--no-list")) as two:
+            two.server.host.choice = slow.choice
+            two.server.host.take_warm()
+            resuming = start(two.ask("session/resume", sessionId=session, cwd=str(house.root)))
+            await until(lambda: session in house.registry.live and house.registry.live[session].audience.attachments)
+            two.cancel_request(1)
+            assert -32800 == await code(resuming)
+            assert {"stopReason": "end_turn"} == await two.prompt(session, "say b")
+            assert "b" == two.texts[-1]
+
+
+async def test_a_load_whose_log_cannot_be_read_is_an_error_and_no_dead_end(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """-32603; prompts in that session are answered all the same."""
+    async with desk(house, house.host()) as one:
+        session = await one.new()
+        await one.prompt(session, "say a")
+
+        def failing(*_: object, **__: object) -> object:
+            raise StoreError("read", "the log", cause="no descriptor is free")
+
+        async with desk(house, house.host()) as two:
+            monkeypatch.setattr(house.store.journals, "path", failing)
+            assert -32603 == await code(two.load(session))
+            monkeypatch.undo()
+            assert {"stopReason": "end_turn"} == await two.prompt(session, "say b")
+            assert "b" == two.texts[-1]
+
+
+async def test_a_client_that_goes_away(house: House) -> None:
+    """Its requests end, it is detached everywhere, and other clients go on."""
+    async with desk(house, house.host()) as one:
+        session = await one.new()
+        async with desk(house, house.host()) as two:
+            await two.load(session)
+            running = start(one.prompt(session, "say a\nsleep 300\nsay b"))
+            await until(lambda: "a" in two.texts)
+        assert {"stopReason": "end_turn"} == await running
+        assert [one.server] == [each.client for each in house.registry.live[session].audience.attachments]
+
+
+async def test_bad_notifications_are_logged_and_never_answered(house: House) -> None:
+    """A malformed cancel is nothing to the client."""
+    async with desk(house, house.host()) as one:
+        one.peer.notify("session/cancel", b"{}")
+        one.peer.notify("$/cancel_request", b'{"requestId":{}}')
+        one.peer.notify("$/cancel_request", b'{"requestId":999}')
+        one.peer.notify("unknown", b"{}")
+        await one.new()
+        assert ["bad notification", "bad notification"] == [event for event, _ in one.logged]
+        assert [] == one.bad
+
+
+async def test_modes_and_options_are_stored_before_they_are_answered(house: House) -> None:
+    """What set_mode and set_config_option changed is in the answer of the next load."""
+    async with desk(house, house.host()) as one:
+        session = await one.new()
+        assert {} == await one.ask("session/set_mode", sessionId=session, modeId="code")
+        answer = await one.ask("session/set_config_option", sessionId=session, configId="model", value="large")
+        assert "large" == answer["configOptions"][0]["currentValue"]
+        assert -32602 == await code(one.ask("session/set_mode", sessionId=session, modeId="unknown"))
+        loaded = await one.load(session)
+        assert ("code", "large") == (loaded["modes"]["currentModeId"], loaded["configOptions"][0]["currentValue"])
+        log = house.log(house.registry.live[session])
+        assert "code" == log.of("config")[-1]["modes"]["currentModeId"]
+
+
+async def test_deleting_asks_the_right_agent(house: House) -> None:
+    """An agent is told to delete its own sessions only, never one of another agent's by the same id."""
+    wire = house.root / "wire"
+    await house.store.catalog.put(Row(id="foreign", agent="another", inner="s1", prompted=True))
+    async with desk(house, house.host("--wire", str(wire))) as one:
+        await one.ask("session/delete", sessionId="foreign")
+        assert None is await house.store.catalog.get("foreign")
+        asked = [json.loads(line[2:]) for line in wire.read_bytes().split(b"\n") if line.startswith(b"< ")]
+        assert "session/delete" not in [line["method"] for line in asked]
+
+
+async def test_null_arrays_reach_no_agent(house: House, tmp_path: Path) -> None:
+    """`mcpServers: null` is an empty list to acpd, so it is one to the agent."""
+    wire = house.root / "wire"
+    async with desk(house, house.host("--wire", str(wire))) as one:
+        await one.peer.ask("session/new", dumps({"cwd": str(house.root), "mcpServers": None}))
+        asked = [json.loads(line[2:]) for line in wire.read_bytes().split(b"\n") if line.startswith(b"< ")]
+        assert [] == next(line["params"]["mcpServers"] for line in asked if line["method"] == "session/new")
