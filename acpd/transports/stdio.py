@@ -53,7 +53,7 @@ async def connect(peer: Peer, stdin: int, stdout: int) -> None:
 
 def _is_file(fd: int) -> bool:
     mode = os.fstat(fd).st_mode
-    return stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and os.fstat(fd).st_rdev == os.stat(os.devnull).st_rdev)
+    return stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and not os.isatty(fd))  # /dev/null cannot be polled either
 
 
 def _feed(peer: Peer, fd: int, loop: asyncio.AbstractEventLoop) -> None:

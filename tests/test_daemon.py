@@ -1,0 +1,159 @@
+"""The composition root: names to classes, the log, and the bound on noise."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from acpd import daemon, stores
+from acpd.config import Config, Paths, Storage
+from acpd.errors import ConfigError, StoreError
+from acpd.storage.contract import Backend
+from acpd_backends.stores import open_store as open_built_in
+
+
+def config(root: Path, backend: str = "workspace") -> Config:
+    return Config(storage=Storage(backend=backend, path=str(root)), sources={"storage.backend": "--backend"})
+
+
+@pytest.mark.parametrize("name", stores.BACKENDS)
+def test_built_in_stores_have_four_parts(tmp_path: Path, name: str) -> None:
+    """Each of the built-in names is a whole store, and opening it makes nothing on disk yet."""
+    store = stores.open_store(config(tmp_path / "s", name))
+    assert None not in store
+    assert not (tmp_path / "s").exists()
+
+
+def plug_in(monkeypatch: pytest.MonkeyPatch, **made: Any) -> list[dict[str, Any]]:
+    """Third parties' backends by name: what each brings. The calls that reach them are returned."""
+    calls: list[dict[str, Any]] = []
+
+    def opener(parts: dict[str, Any]) -> Any:
+        def opened(root: Path, *, user: str | None, sync: str) -> Backend:
+            calls.append({"root": root, "user": user, "sync": sync})
+            return Backend(**parts)
+
+        return opened
+
+    class Found:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def load(self) -> Any:
+            return opener(made[self.name])
+
+    class Points(list[Any]):
+        names: ClassVar[set[str]] = set(made)
+
+    def entry_points(*, group: str, name: str | None = None) -> Any:
+        assert stores.GROUP == group
+        return Points(Found(each) for each in made if name in (None, each))
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    return calls
+
+
+def test_a_third_partys_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found by its entry point, told root, user and sync, and what it does not bring is the built-in's."""
+    states = open_built_in("json", tmp_path / "theirs").session
+    calls = plug_in(monkeypatch, theirs={"session": states})
+    store = stores.open_store(config(tmp_path / "s", "theirs"))
+    assert [{"root": tmp_path / "s", "user": None, "sync": "power"}] == calls
+    assert states is store.session
+    built_in = open_built_in("workspace", tmp_path / "s")
+    assert [type(part) for part in built_in[1:]] == [type(part) for part in store[1:]]
+
+
+def test_a_third_partys_whole_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that it brings is used."""
+    whole = open_built_in("json", tmp_path / "theirs")
+    plug_in(monkeypatch, theirs=whole._asdict())
+    assert whole == Backend(*stores.open_store(config(tmp_path / "s", "theirs")))
+
+
+def test_an_unknown_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says where the name was said, and which names there are, third parties' too."""
+    plug_in(monkeypatch, theirs={})
+    with pytest.raises(ConfigError, match=r"--backend: unknown storage backend 'nothing' .*workspace, json, sqlite, theirs"):
+        stores.open_store(config(tmp_path, "nothing"))
+
+
+def test_a_store_that_lacks_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store is whole or none."""
+    with pytest.raises(StoreError, match="brings no"):
+        stores._whole(Backend(None))  # type: ignore[arg-type]
+
+
+def test_the_log_is_logfmt_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line an event, time and level first, nothing on stdout, and what is below the level is not said."""
+    log = daemon.Logger("info")
+    log("debug", "too quiet")
+    log("info", "agent did not start", text='no "such" program', number=3)
+    out, err = capsys.readouterr()
+    assert "" == out
+    assert 1 == err.count("\n")
+    assert all(part in err for part in ("timestamp=", "level=info", 'event="agent did not start"', "number=3"))
+    assert err.index("timestamp=") < err.index("level=") < err.index("event=")
+
+
+def test_a_start_logs_nothing_and_imports_no_logging() -> None:
+    """structlog costs 17 ms, which are paid with the first line."""
+    script = "import sys; from acpd import daemon; daemon.Logger('info'); print('structlog' in sys.modules)"
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    assert ("False\n", "") == (done.stdout, done.stderr)
+
+
+def test_an_agents_noise_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+    """Twenty lines of each agent, each cut to 200 characters, the last one marked; others are not silenced by it."""
+    noise = daemon._Noise(daemon.Logger("info"))
+    for number in range(100):
+        noise.noise("loud", f"{number} " + "x" * 1000)
+    noise.noise("quiet", "once")
+    lines = capsys.readouterr().err.splitlines()
+    assert (21, 1) == (len(lines), sum("agent=loud" in line and "last=false" not in line for line in lines))
+    assert all(len(line) < 400 for line in lines)
+    assert "agent=quiet" in lines[-1]
+
+
+async def test_stopping_goes_on_behind_a_step_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A session that cannot be closed keeps neither the agents nor the store from being closed."""
+    paths = Paths.find({"ACPD_HOME": str(tmp_path)})
+    one = daemon.Daemon(config(tmp_path / "s"), paths)
+    done: list[str] = []
+
+    class Part:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def close(self) -> None:
+            done.append(self.name)
+            raise StoreError("close", self.name, cause="no space")
+
+        async def stop(self, *, interrupt: bool = False) -> None:
+            await self.close()
+
+    class Gone:
+        def __init__(self) -> None:
+            self.peer = self
+
+        def close(self) -> None:
+            done.append("connection")
+
+    store: Any = type("Store", (), {name: Part(name) for name in ("journals", "catalog", "session")})
+    registry: Any = Part("registry")
+    pool: Any = Part("pool")
+    gone: Any = Gone()
+    async with asyncio.timeout(5):
+        await one._stop(registry, pool, store, gone)
+    assert ["registry", "pool", "connection", "journals", "catalog", "session"] == done
+    assert 5 == capsys.readouterr().err.count("no space")
