@@ -22,7 +22,7 @@ class Store(NamedTuple):
 
 
 def exists(config: Config) -> bool:
-    return os.path.isdir(config.storage.path)
+    return os.path.exists(config.storage.path)
 
 
 @asynccontextmanager

@@ -58,6 +58,18 @@ def test_flags_stand_before_or_after_the_command(tmp_path: Path) -> None:
     assert "/x" == json.loads(before.out)["storage"]
 
 
+@pytest.mark.parametrize("words", [("ls",), ("show", "x"), ("tree", "x"), ("logs", "x")])
+def test_a_store_that_is_a_file(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Not an empty store, but an error that names the path and the setting, and the file is left as it was."""
+    store = tmp_path / "file"
+    store.write_text("mine")
+    code, out, err = acpd.run(tmp_path, *words, "--storage", str(store))
+    assert (1, "") == (code, out)
+    assert f"{store}: it is no folder" in err
+    assert "--storage" in err
+    assert "mine" == store.read_text()
+
+
 def test_a_terminal_gets_help(tmp_path: Path) -> None:
     """`acpd` alone on a terminal explains itself instead of waiting for a protocol."""
     code, out, _ = acpd.on_terminal(tmp_path)
