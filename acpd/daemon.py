@@ -117,6 +117,7 @@ class Daemon:
         registry = Registry(store, Restorer(pool), settings, self._tasks, config.user)
         connection = Connection(registry, pool, Host(choice, dict(os.environ)), self._tasks, stopping.set)
         connection.log = lambda event, text: self._log("info", event, text=text)
+        registry.complete.clear()
         self._tasks.spawn(self._recover(pool, registry), name="recover")
         self._tasks.spawn(pool.trim(), name="trim")
         await stdio.connect(connection.peer, stdin, stdout)

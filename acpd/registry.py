@@ -12,11 +12,15 @@ from acpd.needs import Agents, Settings, Store
 from acpd.recovery import recover
 from acpd.saving import Saver
 from acpd.session import LiveSession
-from acpd.storage.contract import Journal, Key
+from acpd.storage.contract import Journal, Key, Row
 from acpd.storage.rows import row_of
 from acpd.tasks import Tasks
 from acpd.wire.ids import Clock, Ids
 from acpd.wire.lines import VERSION, Header, Parent
+
+
+COMPLETE_TIMEOUT = 10.0
+"""Seconds that a listing waits at most for a catalog that is being made anew."""
 
 
 class Registry:
@@ -33,6 +37,9 @@ class Registry:
         self._opening: dict[str, asyncio.Task[LiveSession]] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._deleting: dict[str, asyncio.Task[None]] = {}
+        self.complete = asyncio.Event()
+        """Set while the catalog knows every session; at a start it may have to be made anew first."""
+        self.complete.set()
         self._ids = Ids()
         self._clock = Clock()
 
@@ -124,7 +131,7 @@ class Registry:
         return await asyncio.shield(opening)
 
     async def _open(self, session_id: str) -> LiveSession:
-        row = await self.store.catalog.get(session_id)
+        row = await self._row(session_id)
         if row is None:
             raise SessionNotFound(session_id)
         key = self.key(session_id, row.agent)
@@ -202,9 +209,23 @@ class Registry:
 
     async def refresh(self) -> None:
         """Bring the catalog up to what the live sessions' logs say now. Where it cannot be, it says what it knew."""
+        await self._completed()
         for saver in list(self._savers.values()):
             with contextlib.suppress(StoreError):
                 await saver.row()
+
+    async def _completed(self) -> None:
+        """Wait for the catalog of a new start, but not for ever: a big store that lost it takes its time."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.complete.wait(), COMPLETE_TIMEOUT)
+
+    async def _row(self, session_id: str) -> Row | None:
+        """The session's row; one that the catalog does not know yet is waited for."""
+        row = await self.store.catalog.get(session_id)
+        if row is None and not self.complete.is_set():
+            await self._completed()
+            row = await self.store.catalog.get(session_id)
+        return row
 
     async def forget_unprompted(self, before: str) -> int:
         """Delete the sessions that nobody ever prompted and nobody has had open since. Returns how many."""
@@ -228,7 +249,7 @@ class Registry:
 
     async def _delete(self, session_id: str) -> None:
         await self.close(session_id)
-        row = await self.store.catalog.get(session_id)
+        row = await self._row(session_id)
         if row is None:
             return
         key = self.key(session_id, row.agent)

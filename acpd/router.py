@@ -217,9 +217,8 @@ class Connection:
         self.tasks.spawn(asyncio.to_thread(audience.import_replay), name="import:replay")  # while the agent starts
         try:
             link = await self.warm()
-        except (AcpdError, OSError) as error:
-            self.log("agent did not start", str(error))
-            link = None
+        except (AcpdError, OSError):
+            link = None  # why is in the log: the task that failed has said it
         return initialize_answer(link.said if link else None, link.name if link else "", self.capabilities)
 
     async def warm(self) -> AgentLink:
