@@ -129,8 +129,11 @@ class Daemon:
 
     async def _recover(self, pool: AgentPool, registry: Registry) -> None:
         """What an earlier acpd left: agents, rows of sessions that it had open, sessions that nobody ever used."""
-        await pool.end_leftovers()
-        await registry.store.catalog.recover(registry.store.journals)
+        try:
+            await pool.end_leftovers()
+            await registry.store.catalog.recover(registry.store.journals)
+        finally:
+            registry.complete.set()
         day_ago = Clock(lambda: time.time_ns() - UNPROMPTED_DAYS * 86_400_000_000_000).now()
         await registry.forget_unprompted(day_ago)
 

@@ -18,7 +18,6 @@ from acpd.tasks import Tasks
 from acpd.wire.ids import Clock, Ids
 from acpd.wire.lines import VERSION, Header, Parent
 
-
 COMPLETE_TIMEOUT = 10.0
 """Seconds that a listing waits at most for a catalog that is being made anew."""
 

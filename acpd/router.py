@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 
 import msgspec
@@ -447,7 +447,7 @@ class Connection:
 
 
 @contextlib.contextmanager
-def _reading_on(session: LiveSession, attachment: Attachment) -> Iterator[None]:
+def _reading_on(session: LiveSession, attachment: Attachment) -> Generator[None]:
     """Whatever becomes of the request: who is attached reads along, or its prompts would never be answered."""
     try:
         yield

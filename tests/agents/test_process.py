@@ -217,7 +217,7 @@ def test_a_pid_that_was_given_again_is_not_killed(tmp_path: Path) -> None:
     runtime = LinkFolder(tmp_path / "links")
     child = subprocess.Popen(["sleep", "1000"])
     try:
-        record = {
+        record: dict[str, object] = {
             "pid": child.pid,
             "started": process.start_time(child.pid),
             "boot": process.boot_id(),

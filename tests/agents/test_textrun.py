@@ -7,7 +7,7 @@ import json
 import re
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from acpd.agents import textrun
 from acpd.agents.link import AgentLink
+from acpd.agents.process import Runtime
 from acpd.tasks import Tasks
 from tests.core.world import Editor, World
 
@@ -50,7 +51,8 @@ async def told(data: bytes, *, short: bool) -> tuple[list[bytes], list[bytes], i
         async with World(Path(folder)) as world:
             session = await world.new()
             session.audience.start(session.attach(editor := Editor()))
-            link = AgentLink("link-1", "agent", ("agent",), NoRuntime(), Tasks(lambda *_: None), 1.0)
+            runtime: Any = NoRuntime()
+            link = AgentLink("link-1", "agent", ("agent",), runtime, Tasks(lambda *_: None), 1.0)
             link.bind(session, b'"inner-1"')
             if not short:
                 link.peer.shortcut = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -93,7 +93,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(house: House, host: Host, *, initialized: bool = True) -> AsyncIterator[Desk]:
+async def desk(house: House, host: Host, *, initialized: bool = True) -> AsyncGenerator[Desk]:
     made = Desk(house, host)
     await made.connect()
     if initialized:

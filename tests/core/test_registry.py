@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from acpd.errors import RequestError, SessionBusy, SessionNotFound, StoreError
+from acpd.registry import COMPLETE_TIMEOUT
 from acpd.session import LiveSession
 from acpd.storage.contract import Key
 from tests.core.pipes import start
@@ -361,6 +362,30 @@ async def test_the_catalog_is_brought_up_to_the_log_on_request(world: World, mon
     assert (True, "p1", session.fold.seq) == (row.prompted, row.title, row.seq)
     voice.end()
     await session.idle()
+
+
+async def test_a_catalog_that_is_made_anew_is_waited_for(world: World) -> None:
+    """At a start the catalog may not know a session yet: opening and listing wait until it does, but not for ever."""
+    session = await closed(world)
+    row = await world.store.catalog.get(session.id)
+    assert row is not None
+    await world.store.catalog.delete(session.id)
+    world.registry.complete.clear()
+    opening, listing = start(world.registry.open(session.id)), start(world.registry.refresh())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert (False, False) == (opening.done(), listing.done())
+    await world.store.catalog.put(row)
+    world.registry.complete.set()
+    await listing
+    assert session.id == (await opening).id
+    world.registry.complete.clear()
+    waiting = start(world.registry.refresh())
+    await asyncio.sleep(0)
+    put_forward(COMPLETE_TIMEOUT)
+    async with asyncio.timeout(5):
+        await waiting
+    world.registry.complete.set()
 
 
 async def test_sessions_that_nobody_used_are_forgotten(world: World) -> None:
