@@ -7,7 +7,7 @@ import json
 import re
 import tempfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from acpd.agents import textrun
 from acpd.agents.link import AgentLink
-from acpd.agents.process import Runtime
 from acpd.tasks import Tasks
 from tests.core.world import Editor, World
 
