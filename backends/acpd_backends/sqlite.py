@@ -98,6 +98,7 @@ class _Job(NamedTuple):
     mode: Mode
     work: Callable[[Connection], Any]
     settle: Callable[[Any, BaseException | None], object]
+    """The first call counts; later ones do nothing."""
 
 
 def execute(db: Connection, sql: str, *values: object) -> Cursor:
@@ -167,6 +168,8 @@ class Database:
         answer: Future[T] = Future()
 
         def settle(result: T, error: BaseException | None) -> None:
+            if answer.done():
+                return
             if error is None:
                 answer.set_result(result)
             else:
@@ -212,14 +215,17 @@ class Database:
             batch, last = self._next()
             try:
                 db = db or (self._open() if batch else None)
-            except (StoreError, OSError) as error:
-                cause = error if isinstance(error, StoreError) else failed("open", str(self.path), error)
+                if db is not None:
+                    self._do(db, batch)
+            except Exception as error:  # noqa: BLE001 - whatever it is: those who wait get it, and the next ones a new connection
+                cause = self._refused("use" if db else "open", error)
                 for job in batch:
                     job.settle(None, cause)
-                continue
-            if db is not None:
-                self._do(db, batch)
-        self._end(db)
+                self._disconnect(db)
+                db = None
+        self._disconnect(db)
+        if self._closed is not None:
+            self._closed.set_result(None)
 
     def _do(self, db: Connection, batch: list[_Job]) -> None:
         for mode, jobs in groupby(batch, key=lambda job: job.mode):
@@ -239,13 +245,18 @@ class Database:
             batch.append(job)
         return batch, False
 
-    def _end(self, db: Connection | None) -> None:
+    def _disconnect(self, db: Connection | None) -> None:
         """Closing may write the WAL back; that it cannot is no loss, the next one to open will."""
         if db is not None:
-            with suppress(OSError, *_errors()), self._guard():
+            with suppress(Exception), self._guard():
                 db.close()
-        if self._closed is not None:
-            self._closed.set_result(None)
+
+    def _refused(self, operation: str, error: Exception) -> StoreError:
+        if isinstance(error, StoreError):
+            return error
+        if isinstance(error, OSError):
+            return failed(operation, str(self.path), error)
+        return store_error(operation, self.path, error)
 
     def _read(self, db: Connection, job: _Job) -> None:
         try:

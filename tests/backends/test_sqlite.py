@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import sqlite3
 import subprocess
@@ -11,6 +12,7 @@ import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,6 +140,51 @@ async def test_a_full_disk_is_said_and_passes(tmp_path: Path) -> None:
         await database.read(lambda db: db.execute("PRAGMA max_page_count = 100000").fetchall())
         await database.write(lambda db: execute(db, ADD, "big", "x" * 1_000_000))
         assert ["a", "big"] == await names(database)
+
+
+class Faulty(sqlite3.Connection):
+    """A disk that fails while a transaction is taken back."""
+
+    def execute(self, sql: str, /, *values: Any) -> sqlite3.Cursor:
+        if sql == "ROLLBACK":
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(sql, *values)
+
+
+async def test_a_rollback_that_fails_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All who wait get a StoreError and none waits for ever; nothing of it is in the file, and the next calls work."""
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Faulty))
+    async with opened(tmp_path / "x.db") as database:
+        await add(database, "a")
+        gate = threading.Event()
+        busy = asyncio.gather(database.read(lambda db: gate.wait()))
+        calls = asyncio.gather(add(database, "b"), add(database, "a"), names(database), return_exceptions=True)
+        await asyncio.sleep(0)  # all are asked for
+        gate.set()
+        await busy
+        results = await asyncio.wait_for(calls, 10)
+        assert [StoreError] * 3 == [type(result) for result in results]
+        assert "disk I/O error" in str(results[0])
+        await add(database, "c")
+        assert ["a", "c"] == await names(database)
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), OSError(5, "broken"), sqlite3.OperationalError("odd")])
+async def test_whatever_stops_an_opening_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """A caller in a task and one in a thread get it as StoreError, and the next call opens the file."""
+
+    def fail(self: Database) -> None:
+        raise error
+
+    async with opened(tmp_path / "x.db") as database:
+        with monkeypatch.context() as patched:
+            patched.setattr(Database, "_connect", fail)
+            with pytest.raises(StoreError, match=str(error.args[-1])):
+                await asyncio.wait_for(names(database), 10)
+            with pytest.raises(StoreError):
+                await asyncio.wait_for(asyncio.to_thread(database.read_from_thread, lambda db: db.total_changes), 10)
+        await add(database, "a")
+        assert ["a"] == await names(database)
 
 
 async def test_another_process_that_writes_is_waited_for(tmp_path: Path) -> None:
