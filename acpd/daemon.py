@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,9 @@ _LINKS = "acpd_backends.links:LinkFolder"
 UNPROMPTED_DAYS = 1
 """How long a session that nobody prompted is kept after its last client left."""
 STOP_SECONDS = 8.0
-"""For everything that stopping does; then the process ends all the same."""
+"""For draining; then the agents that are left are killed."""
+CLOSE_SECONDS = 2.0
+"""For what is left then, and for closing each part of the store; after that the process ends all the same."""
 
 
 def serve_stdio(config: Config, paths: Paths, choice: AgentChoice) -> int:
@@ -42,8 +45,12 @@ def serve_stdio(config: Config, paths: Paths, choice: AgentChoice) -> int:
     stdin, stdout = stdio.claim()
     import uvloop
 
+    daemon = Daemon(config, paths)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(Daemon(config, paths).serve_stdio(choice, stdin, stdout))
+        code = runner.run(daemon.serve_stdio(choice, stdin, stdout))
+        if daemon.stuck:  # in a thread, on a disk that does not answer: the interpreter would wait for it
+            os._exit(code)
+        return code
 
 
 class Logger:
@@ -91,6 +98,8 @@ class Daemon:
         self._log = Logger(config.log.level)
         self._tasks = Tasks(self._failed)
         self._stopping: asyncio.Event | None = None
+        self.stuck = False
+        """Whether something could not be stopped in time."""
 
     def _failed(self, name: str, error: BaseException) -> None:
         if isinstance(error, AcpdError):
@@ -142,16 +151,23 @@ class Daemon:
 
     async def _stop(self, registry: Registry, pool: AgentPool, store: Store, connection: Connection) -> None:
         """Drain: turns are recorded as interrupted, sessions saved, agents ended; then the store is closed."""
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await self._step(registry.stop(interrupt=True))
-                await self._step(pool.stop())
-                await self._tasks.cancel()
-        except TimeoutError:
-            self._log("warning", "stopping took too long", seconds=STOP_SECONDS)
+        drain = (partial(registry.stop, interrupt=True), pool.stop, self._tasks.cancel)
+        drained = await self._steps(STOP_SECONDS, *drain) or await self._steps(CLOSE_SECONDS, pool.kill, *drain)
         connection.peer.close()
-        for closing in (store.journals.close(), store.catalog.close(), store.session.close()):
-            await self._step(closing)
+        closings = (store.journals.close, store.catalog.close, store.session.close)
+        closed = [await self._steps(CLOSE_SECONDS, closing) for closing in closings]
+        self.stuck = not (drained and all(closed))
+
+    async def _steps(self, seconds: float, *steps: Callable[[], Awaitable[None]]) -> bool:
+        """One after the other; whether all had their end in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                for step in steps:
+                    await self._step(step())
+        except TimeoutError:
+            self._log("warning", "stopping took too long", seconds=seconds)
+            return False
+        return True
 
     async def _step(self, work: Awaitable[None]) -> None:
         """One step of stopping; one that fails keeps none of the others from being done."""

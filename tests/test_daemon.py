@@ -17,6 +17,8 @@ from acpd.config import Config, Paths, Storage
 from acpd.errors import ConfigError, StoreError
 from acpd.storage.contract import Backend
 from acpd_backends.stores import open_store as open_built_in
+from tests.agents.house import SETTINGS, House
+from tests.support import proc
 
 
 def config(root: Path, backend: str = "workspace") -> Config:
@@ -125,35 +127,99 @@ def test_an_agents_noise_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
     assert "agent=quiet" in lines[-1]
 
 
+class Part:
+    """A part of the daemon that can be closed or stopped; which fails; one that `hangs` has no end."""
+
+    def __init__(self, name: str, done: list[str], *, hangs: bool = False) -> None:
+        self.name = name
+        self.done = done
+        self.hangs = hangs
+
+    async def close(self) -> None:
+        self.done.append(self.name)
+        if self.hangs:
+            await asyncio.Event().wait()
+        raise StoreError("close", self.name, cause="no space")
+
+    async def stop(self, *, interrupt: bool = False) -> None:
+        await self.close()
+
+    async def kill(self) -> None:
+        self.done.append(f"kill {self.name}")
+
+
+class Connection:
+    def __init__(self, done: list[str]) -> None:
+        self.done = done
+        self.peer = self
+
+    def close(self) -> None:
+        self.done.append("connection")
+
+
+def made(root: Path) -> daemon.Daemon:
+    return daemon.Daemon(config(root / "s"), Paths.find({"ACPD_HOME": str(root)}))
+
+
+async def stopped(one: daemon.Daemon, *hanging: str) -> list[str]:
+    """The parts in the order in which they were stopped; these of them have no end."""
+    done: list[str] = []
+    parts = {name: Part(name, done, hangs=name in hanging) for name in ("registry", "pool", "journals", "catalog", "session")}
+    registry: Any = parts.pop("registry")
+    pool: Any = parts.pop("pool")
+    store: Any = type("Store", (), dict(parts))
+    connection: Any = Connection(done)
+    async with asyncio.timeout(5):
+        await one._stop(registry, pool, store, connection)
+    return done
+
+
 async def test_stopping_goes_on_behind_a_step_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A session that cannot be closed keeps neither the agents nor the store from being closed."""
-    paths = Paths.find({"ACPD_HOME": str(tmp_path)})
-    one = daemon.Daemon(config(tmp_path / "s"), paths)
-    done: list[str] = []
-
-    class Part:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        async def close(self) -> None:
-            done.append(self.name)
-            raise StoreError("close", self.name, cause="no space")
-
-        async def stop(self, *, interrupt: bool = False) -> None:
-            await self.close()
-
-    class Gone:
-        def __init__(self) -> None:
-            self.peer = self
-
-        def close(self) -> None:
-            done.append("connection")
-
-    store: Any = type("Store", (), {name: Part(name) for name in ("journals", "catalog", "session")})
-    registry: Any = Part("registry")
-    pool: Any = Part("pool")
-    gone: Any = Gone()
-    async with asyncio.timeout(5):
-        await one._stop(registry, pool, store, gone)
-    assert ["registry", "pool", "connection", "journals", "catalog", "session"] == done
+    one = made(tmp_path)
+    assert ["registry", "pool", "connection", "journals", "catalog", "session"] == await stopped(one)
+    assert not one.stuck
     assert 5 == capsys.readouterr().err.count("no space")
+
+
+async def test_stopping_goes_on_behind_a_step_that_has_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its time: what is left of the agents is killed, and every part of the store is asked to close."""
+    monkeypatch.setattr(daemon, "STOP_SECONDS", 0.02)
+    monkeypatch.setattr(daemon, "CLOSE_SECONDS", 0.02)
+    one = made(tmp_path)
+    done = await stopped(one, "registry", "journals")
+    assert ["registry", "kill pool", "registry", "connection", "journals", "catalog", "session"] == done
+    assert one.stuck
+
+
+async def test_agents_that_outlive_the_time_for_stopping_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long their grace is, no agent lives on behind acpd; then the rest is stopped as usual."""
+    monkeypatch.setattr(daemon, "STOP_SECONDS", 0.05)
+    async with House(tmp_path) as house:
+        house.pool.settings = SETTINGS._replace(stop_grace=60.0)
+        await house.start(house.shell("""trap '' TERM; read x; echo "$INIT"; while :; do sleep 0.05; done"""))
+        one = made(tmp_path)
+        connection: Any = Connection([])
+        await one._stop(house.registry, house.pool, house.store, connection)
+        assert (False, {}) == (one.stuck, house.pool.links)
+        proc.assert_none_left(house.mark)
+
+
+def test_a_thread_that_has_no_end_does_not_keep_acpd() -> None:
+    """What is stuck on a disk is left behind, with the exit code that there is."""
+    script = """
+import asyncio, threading
+from acpd import daemon
+class Stuck(daemon.Daemon):
+    def __init__(self, *_):
+        self.stuck = True
+        self.log = daemon.Logger("info")
+    async def serve_stdio(self, *_):
+        asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+        return 3
+daemon.Daemon = Stuck
+daemon.serve_stdio(None, None, None)
+"""
+    root = Path(__file__).resolve().parents[1]
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    assert 3 == subprocess.run([sys.executable, "-c", script], check=False, timeout=20, cwd=root, env=env).returncode

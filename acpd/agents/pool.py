@@ -158,8 +158,16 @@ class AgentPool:
         return await asyncio.to_thread(end_leftovers, self._runtime)
 
     async def stop(self) -> None:
-        """Stop every agent. Cancelling it leaves the stopping under way."""
+        """Stop every agent. Cancelling it leaves the stopping under way. The caller has the deadline: a disk may hang."""
         await asyncio.gather(*(link.stop() for link in list(self.links.values())))
+
+    async def kill(self) -> None:
+        """SIGKILL to every agent that is left, at once, then to all that they started; nobody waits for their end."""
+        left = [(link.pid, link.id) for link in self.links.values() if link.pid]
+        for group, _ in left:
+            process.signal_group(group, signal.SIGKILL)
+        for group, link in left:
+            await asyncio.to_thread(process.kill_rest, group, link)
 
 
 class Log:
