@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
+import queue
+import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -46,19 +50,78 @@ def serve_stdio(config: Config, paths: Paths, choice: AgentChoice) -> int:
     import uvloop
 
     daemon = Daemon(config, paths)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        code = runner.run(daemon.serve_stdio(choice, stdin, stdout))
-        if daemon.stuck:  # in a thread, on a disk that does not answer: the interpreter would wait for it
-            os._exit(code)
-        return code
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            code = runner.run(daemon.serve_stdio(choice, stdin, stdout))
+            if daemon.stuck:  # in a thread, on a disk that does not answer: the interpreter would wait for it
+                daemon.log.close()
+                os._exit(code)
+            return code
+    finally:
+        daemon.log.close()
+
+
+class _Stderr:
+    """A file for acpd's log. A thread writes it: an editor that does not read it stops nothing.
+
+    Lines that find no room are dropped, and counted in a line of their own once those before them are written.
+    """
+
+    FD = 2
+    ROOM = 1000
+
+    def __init__(self) -> None:
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._dropped = self._told = 0
+        self._thread = threading.Thread(target=self._run, daemon=True, name="log")
+        self._thread.start()
+
+    def write(self, text: str) -> None:
+        if self._lines.qsize() < self.ROOM:
+            self._lines.put(text.encode(errors="replace"))
+        else:
+            self._dropped += 1
+
+    def flush(self) -> None:
+        """The thread writes at once."""
+
+    def close(self, seconds: float) -> None:
+        """Wait that long for what is not written yet."""
+        self._lines.put(None)
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):  # nobody can read it any more
+            while line := self._lines.get():
+                self._write(line)
+                if self._lines.empty():
+                    self._tell()
+            self._tell()
+
+    def _tell(self) -> None:
+        count = self._dropped - self._told
+        if count:
+            self._write(b'level=warning event="lines of this log were dropped: nobody read it" count=%d\n' % count)
+            self._told += count
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            try:
+                data = data[os.write(self.FD, data) :]
+            except BlockingIOError:
+                select.select([], [self.FD], [])
 
 
 class Logger:
     """acpd's own log, on stderr. structlog is imported with the first line that is logged: a start logs nothing."""
 
+    CLOSE_SECONDS = 1.0
+    """How long the end of acpd waits for who reads stderr."""
+
     def __init__(self, level: str) -> None:
         self._level = level
         self._logger: Any = None
+        self._file: _Stderr | None = None
 
     def __call__(self, level: str, event: str, **values: object) -> None:
         if self._logger is None:
@@ -66,12 +129,18 @@ class Logger:
 
             stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
             shape = structlog.processors.LogfmtRenderer(key_order=("timestamp", "level", "event"))
+            self._file = _Stderr()
             self._logger = structlog.wrap_logger(
-                structlog.WriteLogger(sys.stderr),
+                structlog.WriteLogger(self._file),  # type: ignore[arg-type]  # all of a file that it uses
                 processors=[structlog.processors.add_log_level, stamp, structlog.processors.format_exc_info, shape],
                 wrapper_class=structlog.make_filtering_bound_logger(self._level),
             )
         getattr(self._logger, level)(event, **values)
+
+    def close(self) -> None:
+        """Nothing is logged any more. What was is written, unless nobody reads it."""
+        if self._file is not None:
+            self._file.close(self.CLOSE_SECONDS)
 
 
 class _Noise(Log):
@@ -95,7 +164,7 @@ class Daemon:
     def __init__(self, config: Config, paths: Paths) -> None:
         self._config = config
         self._paths = paths
-        self._log = Logger(config.log.level)
+        self.log = Logger(config.log.level)
         self._tasks = Tasks(self._failed)
         self._stopping: asyncio.Event | None = None
         self.stuck = False
@@ -103,9 +172,9 @@ class Daemon:
 
     def _failed(self, name: str, error: BaseException) -> None:
         if isinstance(error, AcpdError):
-            self._log("warning", "task failed", task=name, error=str(error))
+            self.log("warning", "task failed", task=name, error=str(error))
         else:
-            self._log("error", "task failed", task=name, error=repr(error), exc_info=error)
+            self.log("error", "task failed", task=name, error=repr(error), exc_info=error)
 
     async def serve_stdio(self, choice: AgentChoice, stdin: int, stdout: int) -> int:
         stopping = self._stopping = asyncio.Event()
@@ -122,10 +191,10 @@ class Daemon:
         store = await self._open_store()
         runtime: Runtime = resolve(_LINKS)(Path(self._paths.runtime) / "links")
         known = {name: config.choose(name) for name in config.agents.programs}
-        pool = AgentPool(runtime, settings, self._tasks, _Noise(self._log), known)
+        pool = AgentPool(runtime, settings, self._tasks, _Noise(self.log), known)
         registry = Registry(store, Restorer(pool), settings, self._tasks, config.user)
         connection = Connection(registry, pool, Host(choice, dict(os.environ)), self._tasks, stopping.set)
-        connection.log = lambda event, text: self._log("info", event, text=text)
+        connection.log = lambda event, text: self.log("info", event, text=text)
         registry.complete.clear()
         self._tasks.spawn(self._recover(pool, registry), name="recover")
         self._tasks.spawn(pool.trim(), name="trim")
@@ -165,7 +234,7 @@ class Daemon:
                 for step in steps:
                     await self._step(step())
         except TimeoutError:
-            self._log("warning", "stopping took too long", seconds=seconds)
+            self.log("warning", "stopping took too long", seconds=seconds)
             return False
         return True
 
@@ -174,4 +243,4 @@ class Daemon:
         try:
             await work
         except (AcpdError, OSError) as error:
-            self._log("error", "stopping", error=str(error))
+            self.log("error", "stopping", error=str(error))

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -93,12 +94,13 @@ def test_a_store_that_lacks_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
         stores._whole(Backend(None))  # type: ignore[arg-type]
 
 
-def test_the_log_is_logfmt_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_is_logfmt_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     """One line an event, time and level first, nothing on stdout, and what is below the level is not said."""
     log = daemon.Logger("info")
     log("debug", "too quiet")
     log("info", "agent did not start", text='no "such" program', number=3)
-    out, err = capsys.readouterr()
+    log.close()
+    out, err = capfd.readouterr()
     assert "" == out
     assert 1 == err.count("\n")
     assert all(part in err for part in ("timestamp=", "level=info", 'event="agent did not start"', "number=3"))
@@ -115,13 +117,53 @@ def test_a_start_logs_nothing_and_imports_no_logging() -> None:
     assert ("False\n", "") == (done.stdout, done.stderr)
 
 
-def test_an_agents_noise_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The reading end of what is stderr for the log; nobody reads it, so the pipe is full soon."""
+    reading, writing = os.pipe()
+    monkeypatch.setattr(daemon._Stderr, "FD", writing)
+    monkeypatch.setattr(daemon.Logger, "CLOSE_SECONDS", 0.05)
+    yield reading
+    os.close(writing)
+    os.close(reading)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_log_that_nobody_reads_stops_nothing(unread: int, *, blocking: bool) -> None:
+    """What finds no room is dropped; whoever reads later sees how much that was, and what was logged before it."""
+    os.set_blocking(daemon._Stderr.FD, blocking)
+    log = daemon.Logger("info")
+    for number in range(3000):
+        log("info", "flood", number=number, text="x" * 200)
+    log.close()
+    read = b""
+    while b"nobody read it" not in read:
+        read += os.read(unread, 1 << 16)
+    *lines, told = read.splitlines()
+    assert [b"number=%d" % number for number in range(len(lines))] == [line.split()[3] for line in lines]
+    assert told.endswith(b" count=%d" % (3000 - len(lines)))
+    assert len(lines) >= 1000
+
+
+def test_a_log_that_nobody_can_read_stops_nothing(unread: int) -> None:
+    """A closed stderr is no failure, now or later, and does not keep acpd from ending."""
+    log = daemon.Logger("info")
+    null = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(null, unread)
+    os.close(null)
+    for number in range(3000):
+        log("info", "flood", number=number)
+    log.close()
+
+
+def test_an_agents_noise_is_bounded(capfd: pytest.CaptureFixture[str]) -> None:
     """Twenty lines of each agent, each cut to 200 characters, the last one marked; others are not silenced by it."""
-    noise = daemon._Noise(daemon.Logger("info"))
+    noise = daemon._Noise(log := daemon.Logger("info"))
     for number in range(100):
         noise.noise("loud", f"{number} " + "x" * 1000)
     noise.noise("quiet", "once")
-    lines = capsys.readouterr().err.splitlines()
+    log.close()
+    lines = capfd.readouterr().err.splitlines()
     assert (21, 1) == (len(lines), sum("agent=loud" in line and "last=false" not in line for line in lines))
     assert all(len(line) < 400 for line in lines)
     assert "agent=quiet" in lines[-1]
@@ -171,15 +213,16 @@ async def stopped(one: daemon.Daemon, *hanging: str) -> list[str]:
     connection: Any = Connection(done)
     async with asyncio.timeout(5):
         await one._stop(registry, pool, store, connection)
+        await asyncio.to_thread(one.log.close)
     return done
 
 
-async def test_stopping_goes_on_behind_a_step_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_stopping_goes_on_behind_a_step_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A session that cannot be closed keeps neither the agents nor the store from being closed."""
     one = made(tmp_path)
     assert ["registry", "pool", "connection", "journals", "catalog", "session"] == await stopped(one)
     assert not one.stuck
-    assert 5 == capsys.readouterr().err.count("no space")
+    assert 5 == capfd.readouterr().err.count("no space")
 
 
 async def test_stopping_goes_on_behind_a_step_that_has_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +244,7 @@ async def test_agents_that_outlive_the_time_for_stopping_are_killed(tmp_path: Pa
         one = made(tmp_path)
         connection: Any = Connection([])
         await one._stop(house.registry, house.pool, house.store, connection)
+        await asyncio.to_thread(one.log.close)
         assert (False, {}) == (one.stuck, house.pool.links)
         proc.assert_none_left(house.mark)
 
