@@ -2,9 +2,7 @@
 
     AcpdError
     +-- ConfigError             a config file, variable or flag is wrong
-    +-- ProtocolError
-    |   +-- LocalProtocolError  our bug: we tried to say something that the protocol forbids
-    |   +-- RemoteProtocolError the peer said it
+    +-- LocalProtocolError      our bug: we tried to do what the protocol forbids
     +-- RequestError            answers one request with a JSON-RPC error; everything else goes on
     |   +-- Unanswered          the stream ended before the peer answered ours
     +-- ConnectionBroken        the byte stream is gone; nothing can be answered
@@ -49,16 +47,8 @@ class ConfigError(AcpdError):
     """A config file, environment variable or flag has a wrong value; the message names it."""
 
 
-class ProtocolError(AcpdError):
-    """The rules of JSON-RPC or ACP were broken."""
-
-
-class LocalProtocolError(ProtocolError):
-    """By us: a bug."""
-
-
-class RemoteProtocolError(ProtocolError):
-    """By the peer."""
+class LocalProtocolError(AcpdError):
+    """The rules of JSON-RPC or ACP were broken, by us: a bug."""
 
 
 class RequestError(AcpdError):

@@ -243,10 +243,6 @@ class Peer(asyncio.Protocol):
     def notify(self, method: str, params: bytes) -> None:
         self.send(envelope.notification(method, params))
 
-    def is_open(self, identifier: bytes) -> bool:
-        """Whether a request of the peer's still waits for its answer."""
-        return self._rpc.is_open(identifier)
-
     @property
     def open_requests(self) -> int:
         """How many requests of the peer wait for their answers."""

@@ -130,9 +130,6 @@ class Protocol:
         """Give up waiting for a call; a later answer is a Bad event."""
         return self._calls.pop(identifier, None)
 
-    def is_open(self, identifier: bytes) -> bool:
-        return identifier in self._open
-
     @property
     def open_requests(self) -> int:
         """How many requests of the peer wait for their answers."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -112,27 +113,20 @@ def is_notice(line: Stored) -> bool:
     return meta is not UNSET and b'"acpd.dev/notice"' in bytes(meta)
 
 
-def context_lines(entries: Iterable[Stored], parent: str | None = None) -> bytes:
-    """The context lines of whole turns, each with its newline. `parent` is the id of the last line before them."""
-    context = Context(parent)
-    return context.feed(entries) + context.finish()
-
-
 class Context:
     """Folds a path: `feed` the windows in order, then `finish`. A turn's lines come out when it is over.
 
     Holds one turn at most. A file that grows is continued by `Context(parent)` from the entries after `seq`; as long as a turn
-    runs it is not finished. A line that cannot be read as its kind says is left out and counted in `unreadable`.
+    runs it is not finished. A line that cannot be read as its kind says is left out.
     """
 
-    __slots__ = ("_calls", "_compactions", "_done", "_last", "_message", "_turn", "parent", "seq", "unreadable")
+    __slots__ = ("_calls", "_compactions", "_done", "_last", "_message", "_turn", "parent", "seq")
 
     def __init__(self, parent: str | None = None) -> None:
         self.parent = parent
         """The id of the last line that came out."""
         self.seq = 0
         """Of the last entry whose turn came out."""
-        self.unreadable = 0
         self._last = 0
         self._done: list[bytes] = []
         self._turn: list[Message | _Said | _Compacted] = []
@@ -143,10 +137,8 @@ class Context:
     def feed(self, lines: Iterable[Stored]) -> bytes:
         """The lines of the turns that ended in this window."""
         for line in lines:
-            try:
+            with suppress(*mend.FAULTS):  # left out; the place in the log moves on
                 self._add(line)
-            except mend.FAULTS:
-                self.unreadable += 1
             self._last = line.seq
         done, self._done = self._done, []
         return b"".join(done)

@@ -12,13 +12,14 @@ Rules (ACP v1 session-setup, "Loading Sessions"; docs/architecture.md, "The log"
 
 A window is what one `feed` gets; at its end everything is handed out, so that memory is bounded by the window. Two windows
 of one message are two chunks with one messageId: the same to a client. An update that was kept though it is not valid is mended
-or left out, as it was when it came; a line that cannot be read as its kind says is left out and counted in `unreadable`.
+or left out, as it was when it came; a line that cannot be read as its kind says is left out.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -138,12 +139,9 @@ class Replay:
         "_size",
         "_tail",
         "_texts",
-        "unreadable",
     )
 
     def __init__(self, session_id: str, kinds: frozenset[str], limit: int = LIMIT) -> None:
-        self.unreadable = 0
-        """Lines left out because they are not what their kind says."""
         self._session = _encode(session_id)
         self._kinds = kinds
         self._replayed = kinds - _FACTS - {"notice"}
@@ -170,7 +168,7 @@ class Replay:
             try:
                 self._add(line)
             except mend.FAULTS:
-                self.unreadable += 1
+                continue
         return self._ready()
 
     def finish(self) -> list[bytes]:
@@ -191,16 +189,14 @@ class Replay:
         return out
 
     def _emit(self, out: list[bytes], line: Stored) -> None:
-        try:
+        with suppress(*mend.FAULTS):
             out += _live(line, self._session, self._kinds)
-        except mend.FAULTS:
-            self.unreadable += 1
 
     def _emit_info(self, out: list[bytes], line: Stored, title: str) -> None:
         """The newest info is a patch: where it does not name the title, an earlier one did."""
         if line.kind not in self._kinds or line.params is UNSET:
             return
-        try:
+        with suppress(*mend.FAULTS):
             found = slots.sound(line)
             if found is None:
                 return
@@ -210,8 +206,6 @@ class Replay:
             if title and said is not None and said != title:
                 text = splice.replace(text, "title", _encode(title))
             out.append(slots.frame(line, self._session, text))
-        except mend.FAULTS:
-            self.unreadable += 1
 
     def _add(self, line: Stored) -> None:
         if line.type in {"update", "compaction"}:
@@ -309,7 +303,7 @@ class Replay:
             return
         self._tail = None
         texts = self._texts
-        try:
+        with suppress(*mend.FAULTS):
             if len(texts) < 2:
                 self._items.append(slots.frame(line, self._session))
             else:
@@ -319,8 +313,6 @@ class Replay:
                     _encode(self._name),
                 )
                 self._items.append(slots.frame(line, self._session, text))
-        except mend.FAULTS:
-            self.unreadable += 1
         if texts:
             self._texts = []
 
@@ -432,10 +424,8 @@ class Replay:
             if isinstance(item, bytes):
                 out.append(item)
                 continue
-            try:
+            with suppress(*mend.FAULTS):
                 item.render(self._session, self._limit, out)
-            except mend.FAULTS:
-                self.unreadable += 1
         self._items = []
         return out
 

@@ -31,7 +31,6 @@ from acpd.wire.lines import VERSION, Header, Stored
 ROOT = -1
 """In the place of a position: before the first entry."""
 
-DAMAGE = frozenset({"json", "nul", "utf8", "depth", "record", "torn-tail"})
 _MOST_WARNINGS = 100
 
 
@@ -72,12 +71,8 @@ class SessionTree:
 
     @property
     def leaf(self) -> str | None:
-        """The id of the entry at which the conversation goes on (rule: DESIGN "Leaf", same as Fold's)."""
+        """The id of the entry at which the conversation goes on (docs/architecture.md, "Leaf"; the same as Fold's)."""
         return None if self._leaf == ROOT else self.ids[self._leaf]
-
-    @property
-    def damaged_lines(self) -> list[int]:
-        return sorted({finding.line for finding in self.findings if finding.kind in DAMAGE})
 
     def position(self, identifier: str) -> int | None:
         """Where the newest entry with this id stands."""

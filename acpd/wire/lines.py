@@ -12,9 +12,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 VERSION = 1
 
-ENTRY_TYPES = frozenset({"prompt", "update", "compaction", "ask", "answer", "turn"})
-FACT_TYPES = frozenset({"leaf", "link", "config", "commands", "info", "usage", "queue", "label"})
-
 
 class Parent(Struct, frozen=True):
     """Where a fork comes from; provenance only, may dangle."""
@@ -49,7 +46,7 @@ class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
     | | of: the agent's own messageId or toolCallId; state: a tool call's new status; cut: where the update begins in params |
     | | that are just `{"sessionId":..,"update":..}` and valid as they are, so that a replay need not look into them |
     | ask | method; params: of the request, as the agent wrote it |
-    | answer | ask: entry id; result or error; by: "client", "cancel", "acpd" |
+    | answer | ask: entry id; result or error; by: "client", "cancel", "agent", "acpd" |
     | turn | state: "running", "ended", "interrupted"; stopReason; error; usage |
     | leaf | entry |
     | link | link; agent; inner: the agent's session id; state: "adopting" while the agent's own conversation is recorded |

@@ -260,11 +260,6 @@ def parse_logout(params: Params) -> Request:
     return _parsed(Request, params)
 
 
-def transports(request: NewSession) -> set[str]:
-    """The transports that this request's MCP servers need: of "stdio", "http", "sse", "acp"."""
-    return {server.type or "stdio" for server in mend.decoder(list[_Transport]).decode(request.mcpServers)}
-
-
 def passed_on(request: Request, params: Params) -> bytes:
     """The params for an agent: as the client wrote them, but for what had to be mended."""
     raw = b"{}" if isinstance(params, UnsetType) else bytes(params)

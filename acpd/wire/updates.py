@@ -387,11 +387,6 @@ def _with_current_mode(update: bytes, found: dict[str, tuple[int, int]], notes: 
     return splice.add(splice.remove(update, ("modeId", "currentModeId")), b'"currentModeId":%b' % value)
 
 
-def gate(kind: str) -> tuple[str, ...] | None:
-    """Where in clientCapabilities a client must have declared this kind; () if it need not; None for unknown kinds."""
-    return _GATES.get(kind)
-
-
 def allowed_kinds(client_capabilities: bytes | None) -> frozenset[str]:
     """The kinds that a client with these capabilities may be sent. What is malformed counts as not declared."""
     return frozenset(kind for kind, path in _GATES.items() if not path or _declared(client_capabilities, path))

@@ -67,7 +67,6 @@ def test_a_lost_parent_is_bridged() -> None:
     tree = tree_of(*chain(2), b'{"broken\n', update("x", "lost", 4), update("y", "x", 5))
     assert (["e0", "e1", "x", "y"], {2}) == (names(tree), tree.gaps)
     assert [(4, "json"), (5, "missing-parent")] == kinds(tree)
-    assert [4] == tree.damaged_lines
 
 
 def test_a_lost_root_makes_the_next_entry_the_root() -> None:

@@ -56,7 +56,6 @@ def test_an_unknown_line_is_read_as_far_as_it_is_known() -> None:
     """A type or member that a newer version added does not stop this one; parentId tells whether it is in the tree."""
     stored = lines.decode(b'{"type":"future","id":"x","parentId":null,"seq":1,"more":{"a":1}}')
     assert stored.is_entry
-    assert stored.type not in lines.ENTRY_TYPES | lines.FACT_TYPES
 
 
 @pytest.mark.parametrize(
@@ -75,8 +74,3 @@ def test_a_bad_header_is_refused(line: bytes) -> None:
     """A first line of another type, or without version, id, cwd and agent, is no header."""
     with pytest.raises(msgspec.DecodeError):
         lines.decode_header(line)
-
-
-def test_the_kinds_of_lines_do_not_overlap() -> None:
-    """A type is an entry's or a fact's."""
-    assert not lines.ENTRY_TYPES & lines.FACT_TYPES

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acpd.wire import lines
-from acpd.wire.updates import FACTS, allowed_kinds, gate, look, stored_as
+from acpd.wire.updates import FACTS, allowed_kinds, look, stored_as
 from tests.support.schema import check, definitions, fits
 from tests.wire.shapes import INVALID, JUNK, fullest, mended, mutated, spoilt, valid
 
 UPDATE = {"$ref": "#/$defs/SessionUpdate"}
 KINDS = [arm["properties"]["sessionUpdate"]["const"] for arm in definitions()["SessionUpdate"]["oneOf"]]
+DECLARED = b'{"plan":{},"session":{"notices":{},"compaction":{}},"subagents":{}}'
 TEXT = {"type": "text", "text": "hello"}
 SPELLINGS = st.sampled_from(
     [{"separators": (",", ":")}, {"indent": 1}, {"separators": (" , ", " : ")}, {"ensure_ascii": False}]
@@ -105,8 +105,8 @@ def test_any_json_can_be_looked_at(value: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_the_schema_is_known(kind: str) -> None:
-    """A kind that the schema has is known, and has a gate."""
-    assert gate(kind) is not None
+    """A kind that the schema has is known, and a client can declare that it takes it."""
+    assert kind in allowed_kinds(DECLARED)
     assert look(encoded({"sessionUpdate": kind})).kind == kind
     assert "unknown" not in look(encoded({"sessionUpdate": kind})).warning
 
@@ -256,21 +256,19 @@ def test_a_deep_update_is_an_update() -> None:
 )
 def test_a_client_gets_the_kinds_that_it_declared(capabilities: bytes | None, more: set[str]) -> None:
     """Kinds beyond the baseline need the client's capability; what is malformed counts as not declared."""
-    baseline = {kind for kind in KINDS if gate(kind) == ()}
+    baseline = allowed_kinds(None)
     assert {"agent_message_chunk", "tool_call", "plan", "usage_update"} <= baseline
     assert baseline | more == allowed_kinds(capabilities)
 
 
-def test_an_unknown_kind_has_no_gate() -> None:
-    """None tells an unknown kind from one that needs no capability."""
-    assert gate("state_update") is None
-    assert gate("plan_update") == ("plan",)
-    assert gate("plan") == ()
+def test_no_client_gets_an_unknown_kind() -> None:
+    """Whatever it declared, it gets the kinds of the schema and no other."""
+    assert set(KINDS) == allowed_kinds(DECLARED)
 
 
 def test_facts_are_kept_as_facts_and_notices_not_at_all() -> None:
-    """Every fact's type is one of the log's; a notice is never stored."""
-    assert set(FACTS.values()) <= lines.FACT_TYPES
+    """Each kind that is a fact is one of its own type; a notice is never stored."""
+    assert sorted(set(FACTS.values())) == ["commands", "config", "info", "usage"]
     assert stored_as(look(b'{"sessionUpdate":"session_info_update","title":"x"}')) == "info"
     assert stored_as(look(b'{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":""}}')) == "update"
     assert stored_as(look(b'{"sessionUpdate":"notice","severity":"info","title":"x"}')) is None
