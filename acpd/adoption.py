@@ -52,23 +52,24 @@ async def adopt(connection: Connection, said: OldSession, params: bytes) -> Live
 
 
 async def _record(connection: Connection, said: OldSession, params: bytes) -> LiveSession:
-    """The live session, whole; or nothing is left of it. Raises RequestError, AgentError."""
+    """The live session, whole; or nothing is left of it. Raises RequestError, AgentError, StoreError."""
     registry = connection.registry
     link = await connection.take_warm()
-    header = await registry.header(said.sessionId, link.name, said.cwd, without_secrets(link.command), said.directories)
-    session = await registry.create(header)
-    session.host = connection.host
-    session.setup = params
-    link.bind(session, encode(said.sessionId))
-    session.remember_link(link, state=b"adopting")
+    session: LiveSession | None = None
     try:
+        header = await registry.header(said.sessionId, link.name, said.cwd, without_secrets(link.command), said.directories)
+        session = await registry.create(header)
+        session.host = connection.host
+        session.setup = params
+        link.bind(session, encode(said.sessionId))
+        session.remember_link(link, state=b"adopting")
         result = await link.ask_held("session/load", params, connection.pool.settings.start_timeout)
+        await _name(session)
     except BaseException:
         link.session = None
-        connection.tasks.spawn(_undo(connection, session, link), name=f"undo:{session.id}")
+        connection.tasks.spawn(_undo(connection, session, link), name=f"undo:{said.sessionId}")
         raise
     session.link = link
-    await _name(session)
     session.remember_link(link)
     session.recorder.config(result)
     session.scribe.commit()
@@ -76,8 +77,9 @@ async def _record(connection: Connection, said: OldSession, params: bytes) -> Li
     return session
 
 
-async def _undo(connection: Connection, session: LiveSession, link: AgentLink) -> None:
-    await connection.registry.delete(session.id)
+async def _undo(connection: Connection, session: LiveSession | None, link: AgentLink) -> None:
+    if session is not None:
+        await connection.registry.delete(session.id)
     await link.stop()
 
 
@@ -88,8 +90,14 @@ async def _name(session: LiveSession) -> None:
         return
     async for window in session.store.journals.read(session.key, until=session.scribe.flushed):
         for line in window:
-            if line.kind == "user_message_chunk" and line.params is not UNSET:
-                title = first_line_title(b"[%b]" % bytes(_decode(line.params).update.content))
-                if title:
-                    session.scribe.fact("info", b',"title":%b' % encode(title))
-                    return
+            if line.kind == "user_message_chunk" and line.params is not UNSET and (title := _first_line(line.params)):
+                session.scribe.fact("info", b',"title":%b' % encode(title))
+                return
+
+
+def _first_line(params: bytes | Raw) -> str:
+    """Of what the user said; empty if it is not text, or not what its kind says."""
+    try:
+        return first_line_title(b"[%b]" % bytes(_decode(params).update.content))
+    except msgspec.DecodeError:
+        return ""

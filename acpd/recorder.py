@@ -150,7 +150,7 @@ class Recorder:
         async def store() -> None:
             try:
                 text, offsets, found = await asyncio.to_thread(blobs.extract, params)
-                await self.put_blobs(found)
+                await self.put_blobs(found, patient=True)
                 more = b',"blobs":%b' % encode(offsets) if offsets else b""
                 self._update(params, members, look, source, stored, more, text)
             finally:
@@ -162,8 +162,11 @@ class Recorder:
 
         self._tasks.spawn(store(), name="blobs")
 
-    async def put_blobs(self, found: list[tuple[str, bytes]]) -> None:
-        """As `Journal.put_blobs`, tried again while the disk says no; the owner of the scribe is told as for a line."""
+    async def put_blobs(self, found: list[tuple[str, bytes]], *, patient: bool = False) -> None:
+        """As `Journal.put_blobs`, tried again while the disk says no.
+
+        Raises StoreError after GIVE_UP seconds; if `patient`, the owner of the scribe is told then, and it goes on.
+        """
         loop = asyncio.get_running_loop()
         patience = loop.time() + GIVE_UP
         while found:
@@ -171,6 +174,8 @@ class Recorder:
                 await self.scribe.journal.put_blobs(found)
             except StoreError as error:
                 if loop.time() >= patience:
+                    if not patient:
+                        raise
                     patience = float("inf")
                     self.scribe.give_up(error)
                 await asyncio.sleep(RETRY_EVERY)

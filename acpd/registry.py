@@ -108,6 +108,10 @@ class Registry:
         self.live[session.id] = session
         return session
 
+    def at_hand(self, session_id: str) -> LiveSession | None:
+        """The live session, unless it is being closed or deleted."""
+        return None if session_id in self._closing or session_id in self._deleting else self.live.get(session_id)
+
     async def open(self, session_id: str) -> LiveSession:
         """The live session, opened once however many ask. Raises SessionNotFound, SessionBusy, SessionReadOnly, StoreError.
 
@@ -124,7 +128,7 @@ class Registry:
         """`make` it live, once however many ask. Raises what that raises; cancelling this does not stop it."""
         opening = self._opening.get(session_id)
         if opening is None:
-            opening = self._tasks.spawn(make(), name=f"open:{session_id}")
+            opening = self._tasks.spawn(make(), name=f"open:{session_id}", watched=True)
             self._opening[session_id] = opening
             opening.add_done_callback(lambda _: self._opening.pop(session_id, None))
         return await asyncio.shield(opening)
@@ -157,7 +161,8 @@ class Registry:
     async def fork(self, source: LiveSession, cwd: str, directories: tuple[str, ...]) -> LiveSession:
         """A new session with the source's path up to its leaf, or to the end of the last turn that is over.
 
-        The source is not touched. Raises RequestError if no turn of it is over yet.
+        The source is not touched. Raises RequestError if no turn of it is over yet. A fork that is cancelled is removed
+        as soon as it is made.
         """
         leaf = source.fold.leaf if source.current is None else source.before
         if leaf is None and source.current is not None:
@@ -165,15 +170,34 @@ class Registry:
         header = await self.header(
             self.new_id(), source.key.agent, cwd, source.header.command, directories, Parent(source.id, leaf)
         )
-        target = self.key(header.id, header.agent)
         source.scribe.commit()
-        await self.store.journals.fork(source.key, target, header, entry=leaf)
-        _, fold = await self.store.journals.peek(target)
-        await self.store.catalog.put(row_of(target, header, fold, 0, "open"))
-        session = await self.open(header.id)
+        making = self._tasks.spawn(self._fork(source, header, leaf), name=f"fork:{header.id}")
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            self._tasks.spawn(self._unwanted(making), name=f"delete:{header.id}")
+            raise
+
+    async def _fork(self, source: LiveSession, header: Header, leaf: str | None) -> LiveSession:
+        target = self.key(header.id, header.agent)
         inner = source.fold.inner
+        try:
+            await self.store.journals.fork(source.key, target, header, entry=leaf)
+            _, fold = await self.store.journals.peek(target)
+            await self.store.catalog.put(row_of(target, header, fold, 0, "open"))
+            session = await self.open(header.id)
+        except BaseException:
+            await self.store.journals.delete(target)
+            await self.store.catalog.delete(header.id)
+            raise
         session.fork_of = lambda: inner if source.fold.leaf == leaf and source.fold.inner == inner else ""
         return session
+
+    async def _unwanted(self, making: asyncio.Task[LiveSession]) -> None:
+        """Nobody learnt the id of what is being made."""
+        await asyncio.wait([making])
+        if not making.cancelled() and making.exception() is None:
+            await self.delete(making.result().id)
 
     async def close(self, session_id: str, *, interrupt: bool = False) -> None:
         """Cancel, save, stop the agent, give up the lease. The session stays in the store. Not live is no error.
@@ -198,10 +222,15 @@ class Registry:
             session.cancel()
         await session.idle()
         await session.audience.dismiss(self._settings.stop_grace)
-        await session.end_agent()
-        session.asks.close_all("acpd")
-        await self._savers[session.id].save("clean")
-        await session.scribe.journal.close()  # a log that cannot be written stays open, and so does the session
+        session.closed = True
+        try:
+            await session.end_agent()
+            session.asks.close_all("acpd")
+            await self._savers[session.id].save("clean")
+            await session.scribe.journal.close()
+        except BaseException:  # a log that cannot be written stays open, and so does the session
+            session.closed = False
+            raise
         session.scribe.stop()
         del self.live[session.id], self._savers[session.id]
         await self.store.lease.give_up(session.key)
@@ -219,34 +248,40 @@ class Registry:
             await asyncio.wait_for(self.complete.wait(), COMPLETE_TIMEOUT)
 
     async def _row(self, session_id: str) -> Row | None:
-        """The session's row; one that the catalog does not know yet is waited for."""
+        """The session's row; one that the catalog does not know yet is waited for. Raises StoreError if that takes too long."""
         row = await self.store.catalog.get(session_id)
         if row is None and not self.complete.is_set():
             await self._completed()
             row = await self.store.catalog.get(session_id)
+            if row is None and not self.complete.is_set():
+                cause = "the catalog is still being made anew; try again in a moment"
+                raise StoreError("find", f"session {session_id}", cause=cause, retryable=True)
         return row
 
-    async def forget_unprompted(self, before: str) -> int:
-        """Delete the sessions that nobody ever prompted and nobody has had open since. Returns how many."""
-        rows = await self.store.catalog.unprompted(before)
-        for row in rows:
-            with contextlib.suppress(SessionBusy):  # somebody came back to it
-                await self.delete(row.id)
-        return len(rows)
+    async def forget_unprompted(self, before: str) -> None:
+        """Delete the sessions that nobody ever prompted and nobody has had open since."""
+        for row in await self.store.catalog.unprompted(before):
+            if row.id not in self.live and row.id not in self._opening:
+                with contextlib.suppress(SessionBusy):  # somebody came back to it
+                    await self._once_deleted(row.id, unprompted=True)
 
     async def delete(self, session_id: str) -> None:
         """Remove every artefact. Absent is no error. Raises SessionBusy when another process has it open.
 
         It is done once however many ask. Cancelling it does not stop the deleting.
         """
+        await self._once_deleted(session_id, unprompted=False)
+
+    async def _once_deleted(self, session_id: str, *, unprompted: bool) -> None:
         task = self._deleting.get(session_id)
         if task is None:
-            task = self._tasks.spawn(self._delete(session_id), name=f"delete:{session_id}")
+            task = self._tasks.spawn(self._delete(session_id, unprompted=unprompted), name=f"delete:{session_id}")
             self._deleting[session_id] = task
             task.add_done_callback(lambda _: self._deleting.pop(session_id, None))
         await asyncio.shield(task)
 
-    async def _delete(self, session_id: str) -> None:
+    async def _delete(self, session_id: str, *, unprompted: bool) -> None:
+        """`unprompted`: not if somebody has prompted it after all."""
         await self.close(session_id)
         row = await self._row(session_id)
         if row is None:
@@ -254,6 +289,8 @@ class Registry:
         key = self.key(session_id, row.agent)
         await self.store.lease.take(key)
         try:
+            if unprompted and ((row := await self._row(session_id)) is None or row.prompted):
+                return
             await self.store.journals.delete(key)
             await self.store.session.delete(key)
             await self.store.catalog.delete(session_id)

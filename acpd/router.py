@@ -348,7 +348,7 @@ class Connection:
         return session
 
     def _start_behind(self, session: LiveSession) -> None:
-        if session.link is None:
+        if session.link is None and not session.closed:
             self.tasks.spawn(self._try_start(session), name=f"behind:{session.id}")
 
     async def _try_start(self, session: LiveSession) -> None:
@@ -361,11 +361,13 @@ class Connection:
 
     async def fork(self, identifier: bytes, params: Params) -> None:
         said = messages.parse_fork(params)
-        was_open = said.sessionId in self.registry.live
+        was_open = self.registry.at_hand(said.sessionId) is not None
         source = await self.registry.open(said.sessionId)
-        session = await self.registry.fork(source, said.cwd, said.directories)
-        if not was_open and not source.audience.attachments:
-            await self.registry.close(source.id)
+        try:
+            session = await self.registry.fork(source, said.cwd, said.directories)
+        finally:
+            if not was_open and not source.audience.attachments:  # a task: a cancel must not come between fork and answer
+                self.tasks.spawn(self.registry.close(source.id), name=f"close:{source.id}")
         session.host = self.host
         attachment = session.attach(self, messages.passed_on(said, params))
         answer = session.setup_answer()
@@ -397,19 +399,18 @@ class Connection:
             client=self,
             request=identifier,
         )
-        session = self.registry.live.get(said.sessionId)
+        session = self.registry.at_hand(said.sessionId)
         if session is not None and session.audience.attachment(self) is not None:
             session.prompt(prompt)
         else:
+            waiting = (said.sessionId, prompt)
+            self._unattached.append(waiting)
             self._spawn(identifier, partial(_prompt_unattached, said.sessionId, prompt), params, "session/prompt")
+            self._running[identifier].add_done_callback(lambda _: self._unattached.remove(waiting))
 
     async def prompt_unattached(self, session_id: str, prompt: Prompt) -> None:
         """A prompt for a session that this client did not load: it is resumed first."""
-        self._unattached.append((session_id, prompt))
-        try:
-            session = await self.registry.open(session_id)
-        finally:
-            self._unattached.remove((session_id, prompt))
+        session = await self.registry.open(session_id)
         if session.audience.attachment(self) is None:
             session.host = self.host
             session.audience.start(session.attach(self))

@@ -14,10 +14,11 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from acpd import errors
-from acpd.asks import Asks, Reply
+from acpd.asks import Asks
 from acpd.attachment import Attachment, Client, Staged
 from acpd.audience import Audience
 from acpd.errors import AcpdError, AgentError, RequestError, StoreError
+from acpd.kept import Kept
 from acpd.needs import Agents, Link, Settings, Store
 from acpd.recorder import BLOB, Recorder, Source
 from acpd.scribe import Scribe
@@ -40,11 +41,11 @@ class LiveSession:
         "_agents",
         "_deadline",
         "_quiet",
-        "_saving",
         "_starting",
         "asks",
         "audience",
         "before",
+        "closed",
         "current",
         "fold",
         "fork_of",
@@ -52,6 +53,7 @@ class LiveSession:
         "host",
         "id",
         "id_json",
+        "kept",
         "key",
         "link",
         "on_idle",
@@ -82,6 +84,7 @@ class LiveSession:
         self.scribe = Scribe(journal, ids, clock, on_stuck=self._stuck, on_free=self._free, on_give_up=self._give_up)
         self.audience = Audience(key, self.id_json, store.journals, self.scribe, tasks, ask=self._ask, on_live=self._ask_again)
         self.recorder = Recorder(self.id_json, self.scribe, self.audience, tasks, self._hold_agent)
+        self.kept = Kept(key, store.session, tasks)
         self.state = Turn.IDLE
         self.current: Prompt | None = None
         self.queue: list[Prompt] = []
@@ -99,13 +102,13 @@ class LiveSession:
         self.fork_of: Callable[[], str] = str
         """The agent's id of the session that this one was forked from, while that has not moved on; else empty."""
         self.on_idle: Callable[[], None] = lambda: None
+        self.closed = False
+        """Whether its agent is being stopped, or was: none is started any more."""
         self._agents = agents
         self._advancing = False
         self._starting: asyncio.Task[Link] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._quiet: list[asyncio.Future[None]] = []
-        self._saving: list[asyncio.Task[None]] = []
-        """Values of the agent on their way into the store; a turn's answer waits for them."""
 
     # -- clients
 
@@ -169,30 +172,6 @@ class LiveSession:
         primer, self.primer = self.primer, ""
         return primer
 
-    def keep_state(self, name: str, value: bytes, reply: Reply) -> None:
-        """Save a value that the agent keeps in acpd; answered when it is durable, and before the turn is."""
-
-        async def save() -> None:
-            try:
-                await self.store.session.save(self.key, name, value)
-            except AcpdError as error:
-                reply(None, RequestError(errors.INTERNAL_ERROR, str(error)))
-            else:
-                reply(b"{}", None)
-
-        task = self.tasks.spawn(save(), name=f"state:{self.id}")
-        self._saving.append(task)
-        task.add_done_callback(self._saving.remove)
-
-    async def kept_state(self) -> dict[str, bytes]:
-        """What the agent keeps in acpd, by name. Raises StateUnreadable."""
-        kept = {}
-        for name in await self.store.session.names(self.key):
-            value = None if name.startswith("acpd.") else await self.store.session.load(self.key, name)
-            if value is not None:
-                kept[name] = value
-        return kept
-
     # -- turns
 
     def prompt(self, prompt: Prompt) -> None:
@@ -224,9 +203,18 @@ class LiveSession:
             self._record_prompt(prompt, prompt.blocks, ())
 
     async def _begin_big(self, prompt: Prompt) -> None:
+        """Not a part of the conversation if its strings cannot be stored: answered so, and the next one begins."""
         text, offsets, found = await asyncio.to_thread(blobs.extract, prompt.blocks)
-        await self.recorder.put_blobs(found)
-        self._record_prompt(prompt, text, offsets)
+        try:
+            await self.recorder.put_blobs(found)
+        except StoreError as error:
+            self.state = advance(self.state, On.ENDED)
+            if prompt.cancelled:
+                self._leave(prompt, b'{"stopReason":"cancelled"}', None, 0)
+            else:
+                self._leave(prompt, None, RequestError(errors.INTERNAL_ERROR, str(error)), 0)
+        else:
+            self._record_prompt(prompt, text, offsets)
 
     def _record_prompt(self, prompt: Prompt, text: bytes, offsets: tuple[int, ...]) -> None:
         body = b'%b,"prompt":%b%b' % (
@@ -293,6 +281,8 @@ class LiveSession:
 
         Cancelling it does not stop the start.
         """
+        if self.closed:
+            raise AgentError(f"session {self.id} was closed meanwhile")
         if self.link is not None and self._starting is None:
             return self.link
         if self._starting is None:
@@ -345,8 +335,8 @@ class LiveSession:
 
     def _leave(self, prompt: Prompt, result: bytes | None, error: RequestError | None, seq: int) -> None:
         """The turn is over and durable: answer, then the next prompt of the queue."""
-        if self._saving:
-            done = asyncio.gather(*self._saving, return_exceptions=True)
+        if self.kept.saving:
+            done = asyncio.gather(*self.kept.saving, return_exceptions=True)
             done.add_done_callback(lambda _: self._leave(prompt, result, error, seq))
             return
         self._answer(prompt, result, error, seq)

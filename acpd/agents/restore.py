@@ -219,7 +219,7 @@ async def _params(session: LiveSession, head: bytes, *, state: bool = False) -> 
         members.append(b'"additionalDirectories":%b' % bytes(setup.additionalDirectories))
     if setup.systemPrompt is not UNSET:
         members.append(b'"systemPrompt":%b' % bytes(setup.systemPrompt))
-    kept = await session.kept_state() if state else {}
+    kept = await session.kept.all() if state else {}
     if kept:
         values = b",".join(b"%b:%b" % (encode(name), value) for name, value in kept.items())
         members.append(b'"_meta":{"acpd.dev/state":{%b}}' % values)

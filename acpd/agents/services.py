@@ -57,7 +57,7 @@ def _keep_state(link: AgentLink, session: LiveSession, identifier: bytes, params
         raise RequestError(errors.INVALID_PARAMS, f"_acpd/state: {error}") from None
     if not said.name or said.name.startswith("acpd."):
         raise RequestError(errors.INVALID_PARAMS, "_acpd/state: name is empty or begins with acpd., which is acpd's own")
-    session.keep_state(said.name, bytes(said.value), link.reply(identifier))
+    session.kept.keep(said.name, bytes(said.value), link.reply(identifier))
 
 
 def _forward(link: AgentLink, session: LiveSession, identifier: bytes, method: str, params: bytes) -> None:

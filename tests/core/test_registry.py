@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from acpd.errors import RequestError, SessionBusy, SessionNotFound, StoreError
 from acpd.registry import COMPLETE_TIMEOUT
 from acpd.session import LiveSession
-from acpd.storage.contract import Key
+from acpd.storage.contract import Key, Row
 from tests.core.pipes import start
 from tests.core.world import Editor, World, attach, load, prompt, put_forward, until
+from tests.support import store as logs
 
 
 def counted(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
@@ -393,11 +395,64 @@ async def test_sessions_that_nobody_used_are_forgotten(world: World) -> None:
     prompted = await closed(world)
     unused, held = await world.new(), await world.new()
     await world.registry.close(unused.id)
-    assert 0 == await world.registry.forget_unprompted("2000-01-01T00:00:00.000Z")
-    assert 1 == await world.registry.forget_unprompted("2999-01-01T00:00:00.000Z")
+    await world.registry.forget_unprompted("2000-01-01T00:00:00.000Z")
+    assert None is not await world.store.catalog.get(unused.id)
+    await world.registry.forget_unprompted("2999-01-01T00:00:00.000Z")
     assert None is await world.store.catalog.get(unused.id)
     assert held.id in world.registry.live
     assert None is not await world.store.catalog.get(prompted.id)
+
+
+async def test_a_session_that_somebody_came_back_to_is_not_forgotten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open again or prompted since the catalog was asked: it stays."""
+    prompted, held = await closed(world), await world.new()
+    rows = [row for name in (prompted.id, held.id) if (row := await world.store.catalog.get(name)) is not None]
+
+    async def stale(_before: str) -> list[Row]:
+        return [replace(row, prompted=False) for row in rows]
+
+    monkeypatch.setattr(world.store.catalog, "unprompted", stale)
+    await world.registry.forget_unprompted("2999-01-01T00:00:00.000Z")
+    assert 2 == len(rows)
+    assert held.id in world.registry.live
+    assert (await world.registry.open(prompted.id)).fold.prompted
+
+
+async def test_a_session_that_a_catalog_in_the_making_does_not_know_yet(world: World) -> None:
+    """Not "no such session", after which it would be looked for elsewhere, but an error that passes."""
+    session = await closed(world)
+    row = await world.store.catalog.get(session.id)
+    assert row is not None
+    await world.store.catalog.delete(session.id)
+    world.registry.complete.clear()
+    opening = start(world.registry.open(session.id))
+    for _ in range(50):
+        await asyncio.sleep(0.0005)
+        put_forward(COMPLETE_TIMEOUT)
+    with pytest.raises(StoreError, match="try again") as raised:
+        await opening
+    assert raised.value.retryable
+    world.failed.clear()
+    await world.store.catalog.put(row)
+    world.registry.complete.set()
+    assert session.id == (await world.registry.open(session.id)).id
+
+
+async def test_a_fork_that_fails_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No log, no row, no lease of the new session; the source is as it was, and the next fork works."""
+    session = await closed(world)
+    source = await world.registry.open(session.id)
+
+    async def broken(*_: object) -> None:
+        raise StoreError("read", "the log", cause="I/O error")
+
+    monkeypatch.setattr(world.store.journals, "peek", broken)
+    with pytest.raises(StoreError):
+        await world.registry.fork(source, "/w", ())
+    world.failed.clear()
+    assert [session.id] == list(logs.logs(world.root))
+    monkeypatch.undo()
+    assert None is not await world.registry.fork(source, "/w", ())
 
 
 # -- what follows a turn (acpd.saving)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from acpd.audience import Audience
 from acpd.errors import RequestError, StoreError
 from acpd.storage.contract import Key, Row
 from tests.agents.house import House
@@ -232,3 +234,119 @@ async def test_null_arrays_reach_no_agent(house: House, tmp_path: Path) -> None:
         await one.peer.ask("session/new", dumps({"cwd": str(house.root), "mcpServers": None}))
         asked = [json.loads(line[2:]) for line in wire.read_bytes().split(b"\n") if line.startswith(b"< ")]
         assert [] == next(line["params"]["mcpServers"] for line in asked if line["method"] == "session/new")
+
+
+class Gate:
+    """Stands before a method: `met` when somebody is there, who goes on when it is `open`."""
+
+    def __init__(self, owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.met = asyncio.Event()
+        self.open = asyncio.Event()
+        method = getattr(owner, name)
+
+        async def call(*args: Any, **more: Any) -> Any:
+            self.met.set()
+            await self.open.wait()
+            return await method(*args, **more)
+
+        monkeypatch.setattr(owner, name, call)
+
+
+async def test_a_session_that_is_closed_while_it_is_loaded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No agent is started for what is closed; both are answered; the next prompt opens it again."""
+    async with desk(house, house.host()) as one:
+        session = await one.new()
+        await one.prompt(session, "say one")
+        await one.ask("session/close", sessionId=session)
+        gate = Gate(one.server.peer, "drained", monkeypatch)
+        loading = start(one.load(session))
+        await gate.met.wait()
+        await one.ask("session/close", sessionId=session)
+        before = set(house.pool.links)
+        gate.open.set()
+        await loading
+        await one.ask("session/list")
+        assert ({}, before) == (house.registry.live, set(house.pool.links))
+        monkeypatch.undo()
+        assert {"stopReason": "end_turn"} == await one.prompt(session, "say two")
+
+
+async def test_a_prompt_while_the_session_is_closed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for the close, opens the session again and is answered."""
+    async with desk(house, house.host()) as one:
+        session = await one.new()
+        await one.prompt(session, "say one")
+        gate = Gate(Audience, "dismiss", monkeypatch)
+        closing = start(one.ask("session/close", sessionId=session))
+        await gate.met.wait()
+        prompting = start(one.prompt(session, "say two"))
+        await one.ask("session/list")  # handled behind the prompt
+        gate.open.set()
+        assert ({}, {"stopReason": "end_turn"}) == (await closing, await prompting)
+
+
+async def test_a_cancel_behind_a_prompt_that_opens_the_session(house: House) -> None:
+    """It finds it, in the same read too: the agent never hears of it."""
+    async with desk(house, house.host()) as one:
+        session = await one.new()
+        await one.ask("session/close", sessionId=session)
+        prompting = start(one.prompt(session, "say never"))
+        await asyncio.sleep(0)
+        one.peer.notify("session/cancel", dumps({"sessionId": session}))
+        assert {"stopReason": "cancelled"} == await prompting
+        assert [] == one.texts
+
+
+async def test_a_fork_that_is_cancelled_is_not_made(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """-32800; what was half made is removed, and the source, opened for it, closed again."""
+    async with desk(house, house.host()) as one:
+        session = await one.new()
+        await one.prompt(session, "say one")
+        await one.ask("session/close", sessionId=session)
+        gate = Gate(house.store.journals, "peek", monkeypatch)
+        forking = start(one.ask("session/fork", sessionId=session, cwd=str(house.root), mcpServers=[]))
+        await gate.met.wait()
+        one.cancel_request(4)
+        assert -32800 == await code(forking)
+        gate.open.set()
+        async with asyncio.timeout(10):
+            while [session] != [row["sessionId"] for row in (await one.ask("session/list"))["sessions"]]:
+                pass
+        await until(lambda: not house.registry.live)
+        assert 1 == len(list((house.root / "store").rglob("*.log.jsonl")))
+
+
+ADOPTED = (
+    '{"id":0,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}}',
+    '{"method":"session/update","params":{"sessionId":"old","update":{"sessionUpdate":"user_message_chunk"}}}',
+    '{"id":1,"result":{}}',
+    '{"id":2,"result":{"stopReason":"end_turn"}}',
+)
+
+
+async def test_an_adopted_session_with_an_update_that_is_none(house: House) -> None:
+    """It names no title and is in nobody's way."""
+    first, update, loaded, ended = ADOPTED
+    script = f"read x; echo '{first}'; read x; echo '{update}'; echo '{loaded}'; read x; echo '{ended}'; cat >/dev/null"
+    async with desk(house, house.shell(script)) as one:
+        assert {} == await one.load("old")
+        assert {"stopReason": "end_turn"} == await one.prompt("old", "x")
+        house.failed.clear()
+
+
+async def test_an_adoption_that_cannot_be_stored(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """-32603 with the cause; its agent is ended, and the next try works."""
+
+    async def full(*_: object) -> None:
+        raise StoreError("create", "the log", cause="no space")
+
+    first, _, loaded, _ = ADOPTED
+    script = f"read x; echo '{first}'; read x; echo '{loaded}'; cat >/dev/null"
+    async with desk(house, house.shell(script)) as one:
+        monkeypatch.setattr(house.store.journals, "create", full)
+        for _ in range(3):
+            assert -32603 == await code(one.load("old"))
+        await until(lambda: not house.pool.links)
+        monkeypatch.undo()
+        assert {} == await one.load("old")
+        house.failed.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -468,7 +469,7 @@ async def test_state_is_saved_before_the_turn_is_answered(world: World) -> None:
     voice.end()
     await editor.answered("p1")
     assert 21 == len(voice.replies)
-    assert {"counter": b"19", "other": b'{"a":1.5}'} == await session.kept_state()
+    assert {"counter": b"19", "other": b'{"a":1.5}'} == await session.kept.all()
 
 
 async def test_state_that_cannot_be_saved_is_told_to_the_agent(world: World) -> None:
@@ -484,7 +485,7 @@ async def test_state_that_cannot_be_saved_is_told_to_the_agent(world: World) -> 
     await editor.answered("p1")
     assert [("x", -32603)] == voice.replies
     del world.store.session.save
-    assert {} == await session.kept_state()
+    assert {} == await session.kept.all()
 
 
 async def test_kept_state_has_the_agents_names_only(world: World) -> None:
@@ -497,7 +498,7 @@ async def test_kept_state_has_the_agents_names_only(world: World) -> None:
     await world.registry.close(session.id)
     assert ["acpd.usage", "mine"] == await world.store.session.names(session.key)
     again = await world.registry.open(session.id)
-    assert {"mine": b"1"} == await again.kept_state()
+    assert {"mine": b"1"} == await again.kept.all()
 
 
 # -- trouble with the disk
@@ -544,6 +545,31 @@ async def test_thirty_seconds_without_disk(world: World) -> None:
     voice.end()
     await editor.answered("p4")
     assert [("p1", "cancelled"), ("p2", "cancelled"), ("p4", "end_turn")] == ends(world.log(session))
+
+
+async def test_a_big_prompt_that_cannot_be_stored(world: World) -> None:
+    """After 30 seconds it is answered with the cause and is no part of the conversation; what waits behind it begins."""
+    session, voice = await world.with_agent()
+    attach(session, editor := Editor())
+
+    async def failing(_found: Any) -> None:
+        raise StoreError("store a blob of", "the session", cause="no space", retryable=True)
+
+    session.scribe.journal.put_blobs = failing  # type: ignore[method-assign]
+    prompt(session, editor, "p1", BIG)
+    prompt(session, editor, "p2", BIG)
+    prompt(session, editor, "p3")
+    session.queue[0].cancelled = True
+    while editor.answer_to("p2") is None:
+        put_forward(RETRY_EVERY)
+        await asyncio.sleep(0.0005)
+    error = (await editor.answered("p1"))["error"]
+    assert (-32603, True) == (error["code"], "no space" in error["message"])
+    assert "cancelled" == (await editor.answered("p2"))["result"]["stopReason"]
+    await voice.prompted()
+    voice.end()
+    await editor.answered("p3")
+    assert [("p3", "end_turn")] == ends(world.log(session))
 
 
 async def test_an_agent_that_comes_up_while_the_disk_is_full_is_held(world: World) -> None:
@@ -604,5 +630,5 @@ async def test_the_state_of_another_session_is_its_own(world: World) -> None:
     voice.end()
     await editor.answered("p1")
     two = await world.new()
-    assert {} == await two.kept_state()
+    assert {} == await two.kept.all()
     assert one.key != Key(agent="agent", session=two.id)

@@ -254,7 +254,7 @@ class Voice(Changes):
         self.session.on_batch_end()
 
     def keep(self, name: str, value: object) -> None:
-        self.session.keep_state(name, dumps(value), lambda *said: self._replied(name, *said))
+        self.session.kept.keep(name, dumps(value), lambda *said: self._replied(name, *said))
 
     def _replied(self, name: str, result: bytes | None, error: RequestError | None) -> None:
         self.replies.append((name, error.code if error else json.loads(result or b"null")))

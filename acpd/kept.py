@@ -1,0 +1,47 @@
+"""What an agent keeps in acpd (`_acpd/state`): saved beside the log, and told to the agent that is started for it again."""
+
+from __future__ import annotations
+
+import asyncio
+
+from acpd import errors
+from acpd.asks import Reply
+from acpd.errors import AcpdError, RequestError
+from acpd.storage.contract import Key, Session
+from acpd.tasks import Tasks
+
+
+class Kept:
+    """The values of one session by name, as JSON text."""
+
+    __slots__ = ("_key", "_modules", "_tasks", "saving")
+
+    def __init__(self, key: Key, modules: Session, tasks: Tasks) -> None:
+        self.saving: list[asyncio.Task[None]] = []
+        """Values on their way into the store; a turn's answer waits for them."""
+        self._key = key
+        self._modules = modules
+        self._tasks = tasks
+
+    def keep(self, name: str, value: bytes, reply: Reply) -> None:
+        """Save a value; answered when it is durable, and before the turn is."""
+        task = self._tasks.spawn(self._save(name, value, reply), name=f"state:{self._key.session}")
+        self.saving.append(task)
+        task.add_done_callback(self.saving.remove)
+
+    async def _save(self, name: str, value: bytes, reply: Reply) -> None:
+        try:
+            await self._modules.save(self._key, name, value)
+        except AcpdError as error:
+            reply(None, RequestError(errors.INTERNAL_ERROR, str(error)))
+        else:
+            reply(b"{}", None)
+
+    async def all(self) -> dict[str, bytes]:
+        """What the agent keeps, but nothing of acpd's own. Raises StateUnreadable."""
+        kept = {}
+        for name in await self._modules.names(self._key):
+            value = None if name.startswith("acpd.") else await self._modules.load(self._key, name)
+            if value is not None:
+                kept[name] = value
+        return kept
