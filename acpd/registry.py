@@ -275,7 +275,7 @@ class Registry:
     async def _once_deleted(self, session_id: str, *, unprompted: bool) -> None:
         task = self._deleting.get(session_id)
         if task is None:
-            task = self._tasks.spawn(self._delete(session_id, unprompted=unprompted), name=f"delete:{session_id}")
+            task = self._tasks.spawn(self._delete(session_id, unprompted=unprompted), name=f"delete:{session_id}", watched=True)
             self._deleting[session_id] = task
             task.add_done_callback(lambda _: self._deleting.pop(session_id, None))
         await asyncio.shield(task)

@@ -12,7 +12,7 @@ T = TypeVar("T")
 class Tasks:
     """The tasks of one owner. A task that fails with anything but cancellation is reported, never lost.
 
-    `on_error(name, error)` is called on the loop, once for each failed task.
+    `on_error(name, error)` is called on the loop, once for each failed task that is not `watched`.
     """
 
     __slots__ = ("_on_error", "_tasks")
@@ -24,14 +24,19 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def spawn(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+    def spawn(self, work: Coroutine[Any, Any, T], *, name: str, watched: bool = False) -> asyncio.Task[T]:
+        """`watched`: its failure is the business of who awaits it. If nobody does any more, it does not matter."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._seen if watched else self._done)
         return task
 
+    def _seen(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            task.exception()  # or asyncio reports it
+
     def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_error(task.get_name(), error)
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from pathlib import Path
 
 import pytest
 
+from acpd.errors import SessionNotFound
 from acpd.tasks import Tasks
 from tests.core.pipes import start
+from tests.core.world import World
 
 
 class Owner:
@@ -34,6 +38,27 @@ async def test_a_task_that_fails_is_reported_once() -> None:
     assert "done" == await good
     await owner.tasks.drain()
     assert ([("bad", "oh")], 0) == (owner.failed, len(owner.tasks))
+
+
+async def test_who_awaits_a_watched_task_is_told_its_failure_and_nobody_else() -> None:
+    """The owner is not; nor is anybody, asyncio's own log included, when who awaited it went away."""
+    owner = Owner()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: owner.failed.append(("asyncio", context["message"])))
+    tasks = [owner.tasks.spawn(owner.fail(), name=name, watched=True) for name in ("awaited", "left")]
+    owner.gate.set()
+    with pytest.raises(ValueError, match="oh"):
+        await tasks[0]
+    await owner.tasks.drain()
+    tasks.clear()
+    gc.collect()
+    assert ([], 0) == (owner.failed, len(owner.tasks))
+
+
+async def test_a_session_that_nobody_knows_is_no_failure_of_acpds(tmp_path: Path) -> None:
+    """The answer to the client says so; acpd's own log would fill with the ids that clients remember."""
+    async with World(tmp_path) as world:
+        with pytest.raises(SessionNotFound):
+            await world.registry.open("unknown")
 
 
 async def test_draining_waits_for_those_that_start_meanwhile() -> None:
