@@ -309,11 +309,11 @@ async def test_a_fork_that_is_cancelled_is_not_made(house: House, monkeypatch: p
         one.cancel_request(4)
         assert -32800 == await code(forking)
         gate.open.set()
+        only = [f"{session}.log.jsonl"]
+        await until(lambda: only == [path.name for path in house.root.rglob("*.log.jsonl")] and not house.registry.live)
         async with asyncio.timeout(10):
             while [session] != [row["sessionId"] for row in (await one.ask("session/list"))["sessions"]]:
                 pass
-        await until(lambda: not house.registry.live)
-        assert 1 == len(list((house.root / "store").rglob("*.log.jsonl")))
 
 
 ADOPTED = (
