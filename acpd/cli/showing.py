@@ -29,7 +29,7 @@ async def show(call: Call) -> None:
         if not call.values.json:
             for text in heading(header, fold):
                 call.out.say(text)
-        async for window in entries(store, key, fold, call.values.last):
+        async for window in entries(store, key, call.values.last):
             for line in window:
                 if call.values.json:
                     call.out.json(members(line))
@@ -68,26 +68,10 @@ def members(line: Stored) -> dict[str, object]:
     return {name: value for name, field, default in values if (value := getattr(line, field)) != default}
 
 
-async def entries(store: Store, key: Key, fold: Fold, last: int) -> AsyncIterator[list[Stored]]:
-    """The path to the leaf, in windows; with `last` only its last entries.
-
-    A log that never branched is its own path, so its end is read from its end, whatever its length.
-    """
-    if not last:
-        async for window in store.journals.path(key):
-            yield window
+async def entries(store: Store, key: Key, last: int) -> AsyncIterator[list[Stored]]:
+    """The path to the leaf, in windows; with `last` only its last entries."""
+    if last:
+        yield await store.journals.last(key, last)
         return
-    if fold.branched:
-        kept: list[Stored] = []
-        async for window in store.journals.path(key):
-            kept = [*kept, *window][-last:]
-        yield kept
-        return
-    reach = 2 * last  # facts stand between the entries
-    while True:
-        after = max(0, fold.seq - reach)
-        found = [line async for window in store.journals.read(key, after=after) for line in window if line.is_entry]
-        if len(found) >= last or not after:
-            yield found[-last:]
-            return
-        reach *= 4
+    async for window in store.journals.path(key):
+        yield window

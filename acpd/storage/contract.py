@@ -146,6 +146,10 @@ class Journals(ABC):
         """
 
     @abstractmethod
+    async def last(self, key: Key, count: int, /) -> list[Stored]:
+        """The last `count` entries of the path to the log's leaf, and the gaps between them."""
+
+    @abstractmethod
     async def tree(self, key: Key, /) -> SessionTree:
         """The whole tree: ids, parents, types, leaf, damage."""
 

@@ -86,6 +86,7 @@ class JournalsConformance(Store):
             await self._branched(journals)
             assert [line.id for line in await read_path(journals, KEY)] == ["e1", "e2", "e5"]
             assert [line.id for line in await read_path(journals, KEY, leaf="e3")] == ["e1", "e2", "e3"]
+            assert [line.id for line in await journals.last(KEY, 2)] == ["e2", "e5"]
             assert len(await read_all(journals, KEY)) == 5
 
     async def test_a_fork_has_the_path_up_to_the_entry(self, tmp_path: Path) -> None:

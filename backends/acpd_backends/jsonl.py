@@ -365,7 +365,7 @@ class JsonlJournals(Journals):
             yield window
 
     async def last(self, key: Key, count: int, /) -> list[Stored]:
-        """The last `count` entries of the path to the leaf; a few milliseconds at any length where the index is sound."""
+        """A few milliseconds at any length where the index is sound."""
         return await self._look("read", key, logfile.last_entries, self.paths(key), count)
 
     async def tree(self, key: Key, /) -> SessionTree:
