@@ -30,6 +30,7 @@ from acpd.wire.envelope import encode, error_object
 from acpd.wire.ids import Clock, Ids
 from acpd.wire.titles import first_line_title
 
+NEVER_BEGUN = "This prompt was waiting when acpd stopped; the agent never got it. Send it again to run it."
 _decode_blocks = msgspec.json.Decoder(list[Raw]).decode
 
 
@@ -239,7 +240,10 @@ class LiveSession:
             self._note_queue()
         if not self.audience.publish():
             self.audience.skip()  # who attaches before it is written has no frame of it
-        if prompt.cancelled:
+        if prompt.interrupted:
+            self.recorder.tell(NEVER_BEGUN)
+            self._end(prompt, "cancelled", None, None, state="interrupted")
+        elif prompt.cancelled:
             self._end(prompt, "cancelled", None, None)
         else:
             self.scribe.settle(partial(self._forward, prompt))
@@ -251,7 +255,7 @@ class LiveSession:
         if self.link is None or self._starting is not None:
             self.tasks.spawn(self._start_and_send(prompt), name=f"start:{self.id}")
             return
-        if self.primer_notice:
+        if self.primer_notice and not self.link.gone:
             self.recorder.tell(self.primer_notice)
             self.primer_notice = ""
             self.remember_link(self.link)  # not before: an inner session that was never told must not be resumed
@@ -445,13 +449,13 @@ class LiveSession:
     def interrupt(self) -> None:
         """The client is gone and so is the turn: recorded as interrupted, nobody is answered."""
         for waiting in self.queue:
-            waiting.cancelled = True
+            waiting.cancelled = waiting.interrupted = True
             waiting.request = None
         prompt = self.current
         if prompt is None or self.state is Turn.ENDING:
             return
         prompt.request = None
-        prompt.cancelled = True
+        prompt.cancelled = prompt.interrupted = True
         if not prompt.entry:
             return  # its blobs are being stored; it ends when it is recorded
         if self.state is not Turn.STARTING:

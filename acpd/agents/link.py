@@ -103,6 +103,11 @@ class AgentLink:
     def pid(self) -> int:
         return self._process.pid if self._process is not None else 0
 
+    @property
+    def gone(self) -> bool:
+        """Whether its process or its output has ended, also where what it said last is not handled yet."""
+        return self.ended or self._eof or (self._process is not None and self._process.code is not None)
+
     def on_exit(self, _code: int) -> None:
         """The process has ended: what it still wrote is read first, but not for long."""
         if not self._eof:
@@ -163,8 +168,11 @@ class AgentLink:
         if self._process is not None:
             await self._process.stop(self.id, self._grace)
         self.on_gone(self)
-        await asyncio.to_thread(self._runtime.trim_stderr, self.id)
-        await asyncio.to_thread(self._runtime.forget, self.id)
+        for leave in (self._runtime.trim_stderr, self._runtime.forget):
+            try:
+                await asyncio.to_thread(leave, self.id)
+            except StoreError as error:  # the agent is stopped all the same; the next acpd clears what is left
+                self.on_noise(f"its files: {error}")
 
     # -- what the session says to it
 
@@ -237,6 +245,10 @@ class AgentLink:
         self.peer.release(why)
 
     def prompt(self, prompt: Prompt, then: Then, /) -> None:
+        if self.ended:  # and has said so already
+            self._tasks.spawn(self._refuse(then), name=f"refuse:{self.id}")
+        if self.gone:  # agent_lost follows
+            return
         session = self.session
         primer = session.take_primer() if session is not None else ""
         params = self.translated(prompt.params)
@@ -252,9 +264,6 @@ class AgentLink:
             if not isinstance(error, Unanswered):  # an agent that has ended says so by agent_lost, with the reason
                 then(result, error)
 
-        if self.ended:  # and has said so already
-            self._tasks.spawn(self._refuse(then), name=f"refuse:{self.id}")
-            return
         self.peer.call("session/prompt", params, answered)
 
     async def _refuse(self, then: Then) -> None:

@@ -99,6 +99,7 @@ class Restorer:
         return await self._pool.start(host, AgentChoice(session.key.agent, session.header.command), session.header.cwd)
 
     async def _restore(self, session: LiveSession, link: AgentLink) -> None:
+        session.primer = session.primer_notice = ""  # of an agent that ended before it was told
         inner = encode(session.fold.inner) if session.fold.inner else b""
         result = await self._old(session, link, inner) if inner else None
         if result is None:

@@ -10,6 +10,7 @@ import pytest
 
 from acpd.agents.link import EARLY_LINES, LAST_WORDS, AgentLink, Mode
 from acpd.attachment import ClientCapabilities
+from acpd.errors import StoreError
 from acpd.session import LiveSession
 from acpd.turn import Prompt
 from acpd_backends.links import LinkFolder
@@ -200,3 +201,19 @@ async def test_a_big_image_among_early_updates_keeps_its_place(house: House) -> 
     texts, _ = await turn(session, "say a\nbig 100000\nsay b\nbig 200000\nsay c")
     assert ["a", "b" * 100_000, "b", "b" * 200_000, "c"] == texts
     assert "".join(["say a\nbig 100000\nsay b\nbig 200000\nsay c", *texts]) == "".join(await shown(session))
+
+
+async def test_an_agent_whose_files_fail_is_stopped_all_the_same(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stderr that cannot be shortened and its file that stays are reported; its session is closed and given up."""
+    session = await house.new(house.host())
+    link = await session.ensure_agent()
+    assert isinstance(link, AgentLink)
+
+    def full(name: str) -> None:
+        raise StoreError("write", name, cause="no space")
+
+    monkeypatch.setattr(house.runtime, "trim_stderr", full)
+    monkeypatch.setattr(house.runtime, "forget", full)
+    await house.registry.close(session.id)
+    assert ({}, {}) == (house.registry.live, house.pool.links)
+    assert 2 == sum("no space" in line for line in house.noise.lines)

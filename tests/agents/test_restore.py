@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import signal
 import sys
 
 import pytest
 
 from acpd.agents import restore
+from acpd.agents.link import AgentLink
 from acpd.config import AgentChoice
 from acpd.errors import AgentError, AgentExited
 from acpd.session import LiveSession
+from acpd.turn import Turn
 from tests.agents.house import AGENT, House, shown, turn, wire
 from tests.core.world import Editor, prompt, until
 from tests.support.store import Json
@@ -104,6 +108,27 @@ async def test_an_agent_that_was_never_told_is_primed_by_the_next_start(house: H
     fourth = await house.reopened(third, house.host(*host_options(house)))
     await turn(fourth, "say four")
     assert ["initialize", "session/resume", "session/prompt"] == methods(house)
+
+
+async def test_an_agent_that_ends_before_it_is_told_is_not_resumed(house: House) -> None:
+    """A prompt that comes when the agent has just ended leaves its new inner session out of the log."""
+    session = await made(house)
+    await turn(session, "forget")
+    again = await house.reopened(session, house.host(*host_options(house)))
+    link, inner = await again.ensure_agent(), again.fold.inner
+    assert isinstance(link, AgentLink)
+    link.hold("test")  # its end is not told to the session yet
+    os.kill(link.pid, signal.SIGKILL)
+    await until(lambda: link.gone)
+    asking = asyncio.get_running_loop().create_task(turn(again, "say lost"))
+    await until(lambda: again.state is Turn.RUNNING)
+    link.release("test")
+    texts, answer = await asking
+    assert "killed by signal 9" in answer["error"]["message"]
+    assert ([], inner) == (texts, again.fold.inner)
+    texts, _ = await turn(again, "context")
+    assert NOTICE in texts[0]
+    assert "say one" in texts[1]
 
 
 async def test_a_session_that_was_never_prompted_needs_no_primer(house: House) -> None:

@@ -196,6 +196,7 @@ class Voice(Changes):
         self.cancels = 0
         self.held: set[str] = set()
         self.stopped = False
+        self.gone = False
         self.position = 0
         self.replies: list[tuple[str, object]] = []
         """What the agent was answered, in order: the name of its request, and the result or error code."""
