@@ -22,7 +22,10 @@ OFFLINE = "offline"
 BUILT_IN = "acpd-agent"
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
-Text = Annotated[str, Meta(min_length=1)]
+NO_NUL = r"\A[^\0]*\Z"  # the system ends every path, argument and variable there
+Text = Annotated[str, Meta(min_length=1, pattern=NO_NUL)]
+Name = Annotated[str, Meta(pattern=r"\A[^=\0]+\Z")]
+Value = Annotated[str, Meta(pattern=NO_NUL)]
 
 
 class Storage(Struct, frozen=True, kw_only=True):
@@ -37,7 +40,7 @@ class Agent(Struct, frozen=True, kw_only=True):
     """`[agents.NAME]`: a program that speaks ACP on stdio. `env` is added to the client's environment."""
 
     command: Annotated[tuple[Text, ...], Meta(min_length=1)]
-    env: dict[str, str] = {}
+    env: dict[Name, Value] = {}
     cwd: Text | None = None
 
 
@@ -193,8 +196,8 @@ WANTED = {
 """What a key may be, for people. A test holds that it has every key."""
 
 WANTED_OF_AGENT = {
-    "command": 'a list of texts, the program first: ["npx", "some-agent", "--acp"]',
-    "env": 'a table of texts: { NAME = "value" }',
+    "command": 'a list of texts without NUL, the program first: ["npx", "some-agent", "--acp"]',
+    "env": 'a table of texts without NUL, and no = in a name: { NAME = "value" }',
     "cwd": "the path of a folder",
 }
 
