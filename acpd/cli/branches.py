@@ -8,8 +8,9 @@ from acpd.cli import blocks
 from acpd.cli.call import Call
 from acpd.cli.output import one_line
 from acpd.cli.showing import ending, heading
-from acpd.cli.store import Store, exists, opened, resolve
+from acpd.cli.store import exists, opened, resolve
 from acpd.errors import SessionNotFound
+from acpd.needs import Store
 from acpd.storage.contract import Key
 from acpd.storage.fold import Fold
 from acpd.storage.tree import SessionTree

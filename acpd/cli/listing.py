@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from acpd.cli import output
 from acpd.cli.call import Call
-from acpd.cli.store import Store, exists, opened
+from acpd.cli.store import exists, opened
+from acpd.needs import Store
 from acpd.storage.contract import After, Row
 
 PAGE = 500

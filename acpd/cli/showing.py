@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from acpd.cli.call import Call
 from acpd.cli.listing import local_time
 from acpd.cli.output import one_line
-from acpd.cli.store import Store, exists, opened, resolve
+from acpd.cli.store import exists, opened, resolve
 from acpd.cli.transcript import Transcript
 from acpd.errors import SessionNotFound
+from acpd.needs import Store
 from acpd.storage.contract import Key
 from acpd.storage.fold import Fold
 from acpd.wire.lines import Header, Stored

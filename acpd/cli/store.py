@@ -5,20 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
 
 from acpd.cli import output
 from acpd.config import Config
 from acpd.errors import SessionNotFound, StoreError
-from acpd.storage.contract import Catalog, Journals, Key, Row
+from acpd.needs import Store
+from acpd.storage.contract import Key, Row
 from acpd.stores import open_store
-
-
-class Store(NamedTuple):
-    """The two parts that listings and transcripts are made of."""
-
-    journals: Journals
-    catalog: Catalog
 
 
 def exists(config: Config) -> bool:
@@ -28,22 +21,29 @@ def exists(config: Config) -> bool:
 @asynccontextmanager
 async def opened(config: Config) -> AsyncGenerator[Store, None]:
     """The configured store, its catalog up to date. Raises StoreError."""
-    whole = open_store(config)
+    store = open_store(config)
     try:
-        behind = await _bring_up_to_date(whole.catalog, whole.journals)
-        yield Store(whole.journals, whole.catalog)
+        behind = await _bring_up_to_date(store)
+        yield store
         if behind is not None:  # only now: a command that failed has said its own line
             output.complain(f"the catalog may be behind: {behind}")
     finally:
-        await whole.journals.close()
-        await whole.catalog.close()
-        await whole.session.close()
+        await _close(store)
 
 
-async def _bring_up_to_date(catalog: Catalog, journals: Journals) -> StoreError | None:
+async def _close(store: Store) -> None:
+    await store.journals.close()
+    try:
+        await store.catalog.close()
+    except StoreError as error:  # a list for other tools is behind: no reason to fail
+        output.complain(error)
+    await store.session.close()
+
+
+async def _bring_up_to_date(store: Store) -> StoreError | None:
     """The error where the store may only be read: what the catalog knows already has to do."""
     try:
-        await catalog.recover(journals)
+        await store.catalog.recover(store.journals)
     except StoreError as error:
         return error
     return None

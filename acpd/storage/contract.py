@@ -244,7 +244,7 @@ class Catalog(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Also writes `sessions.json` where it is behind."""
+        """Also writes `sessions.json` where it is behind. Raises StoreError if that fails; closed it is all the same."""
 
 
 class Lease(ABC):

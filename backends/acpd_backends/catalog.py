@@ -101,8 +101,10 @@ class SqliteCatalog(Catalog):
         return count
 
     async def close(self) -> None:
-        await self._index.close()
-        await self._database.close()
+        try:
+            await self._index.close()
+        finally:
+            await self._database.close()
 
     async def _rows(self, where: str, *values: object) -> list[Row]:
         return await self._database.read(

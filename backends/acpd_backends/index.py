@@ -22,7 +22,7 @@ from typing import Any
 
 from acpd.errors import StoreError
 from acpd.storage.contract import Key, Row
-from acpd_backends.files import FILES, Files
+from acpd_backends.files import FILES, Files, failed
 from acpd_backends.names import Layout
 
 NAME = "sessions.json"
@@ -107,8 +107,8 @@ class SessionsJson:
         self._merged: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._thread: ThreadPoolExecutor | None = None
-        self.problem: str = ""
-        """Why the newest writing failed; empty: it did not. What is behind is written with the next one."""
+        self.problem: StoreError | None = None
+        """Why the newest writing failed, if it did. What is behind is written with the next one."""
 
     def changed(self, row: Row) -> None:
         """This session is new or different. Plain, no I/O. One never prompted is nobody's business yet."""
@@ -155,31 +155,36 @@ class SessionsJson:
             await asyncio.shield(done)
 
     async def close(self) -> None:
-        """As `write`; the thread has ended then."""
+        """As `write`; the thread has ended then. Raises StoreError if something is behind for good."""
         await self.write()
         thread, self._thread = self._thread, None
         if thread is not None:
             await asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
+        if self.problem is not None:
+            raise self.problem
 
     # The thread.
 
     def _write_all(self, dirty: Changes) -> Changes:
         """What could not be written."""
         left: Changes = {}
-        self.problem = ""
+        self.problem = None
         for group, changes in dirty.items():
             try:
                 self._write(group, changes)
             except (OSError, StoreError) as error:
-                self.problem = str(error)
+                path = str(self._folder(group) / NAME)
+                self.problem = error if isinstance(error, StoreError) else failed("update", path, error)
                 left[group] = changes
         return left
+
+    def _folder(self, group: str) -> Path:
+        return self._layout.sessions(Key(group, "-", self._user))  # the session's own part of the key is not in it
 
     def _write(self, group: str, changes: dict[str, Row | None]) -> None:
         import json
 
-        # Only for the folder: the session's own part of the key is not in it.
-        folder = self._layout.sessions(Key(group, "-", self._user))
+        folder = self._folder(group)
         if not folder.is_dir():
             if not any(changes.values()):
                 return

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from acpd.errors import StoreError
 from acpd.storage.contract import Key, Row
 from acpd_backends.catalog import SqliteCatalog
 from acpd_backends.files import Files
@@ -106,12 +107,20 @@ async def test_a_corrupt_one_is_put_aside_and_made_anew(tmp_path: Path, garbage:
 
 
 async def test_a_newer_one_is_left_alone(tmp_path: Path) -> None:
-    """A file of a newer version stays as it is, byte for byte (A25)."""
+    """A file of a newer version stays as it is, byte for byte (A25); closing says so, and the catalog is closed and whole."""
     await put(tmp_path, row("s"))
     newer = b'{"version": 2, "sessions": {"s": {}}, "more": []}'
     path_in(tmp_path).write_bytes(newer)
-    await put(tmp_path, row("t"))
+    store = catalog(tmp_path)
+    await store.put(row("t"))
+    with pytest.raises(StoreError, match=r"sessions\.json: its version 2 is newer"):
+        await store.close()
+    with pytest.raises(StoreError, match="closed"):
+        await store.get("t")
     assert path_in(tmp_path).read_bytes() == newer
+    again = catalog(tmp_path)
+    assert await again.get("t") is not None
+    await again.close()
 
 
 async def test_what_a_killed_process_had_not_written_is_made_good(tmp_path: Path) -> None:
@@ -175,12 +184,12 @@ async def test_a_writing_that_fails_is_made_up_for(tmp_path: Path) -> None:
     index.changed(row("s"))
     index.removed("coder", "old")
     await index.write()
-    assert "No space left" in index.problem
+    assert "sessions.json: No space left" in str(index.problem)
     assert list(document(tmp_path)["sessions"]) == ["old"]
     files.broken = False
     index.changed(row("t"))
     await index.close()
-    assert (index.problem, sorted(document(tmp_path)["sessions"])) == ("", ["s", "t"])
+    assert (index.problem, sorted(document(tmp_path)["sessions"])) == (None, ["s", "t"])
 
 
 WRITER = """

@@ -357,6 +357,16 @@ def test_a_link_names_no_other_folder(plain: Shelf) -> None:
     assert 1 == plain.run("logs", "s1").code
 
 
+def test_a_list_for_others_that_cannot_be_written_is_told(plain: Shelf) -> None:
+    """A command does what it was asked for, and says in one line which file stays behind, and why."""
+    plain.add("s1", conversation())
+    path = next(plain.home.rglob("s1.log.jsonl")).with_name("sessions.json")
+    path.write_text('{"version": 99, "sessions": {}}')
+    ran = plain.run("ls", "--all")
+    assert (0, True) == (ran.code, "s1" in ran.out)
+    assert f"acpd: cannot update {path}: its version 99 is newer than 1\n" == ran.err
+
+
 def test_what_is_read_is_not_changed(plain: Shelf) -> None:
     """Showing a session changes no file of it."""
     plain.add("s1", branched())
