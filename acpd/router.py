@@ -126,7 +126,7 @@ class Connection:
     def _pass_on(self, method: str, params: Params) -> None:
         session = self.named(params)
         if session is not None and isinstance(session.link, AgentLink) and params is not UNSET:
-            session.link.peer.notify(method, session.link.translated(bytes(params)))
+            session.link.pass_on(method, bytes(params))
 
     def named(self, params: Params) -> LiveSession | None:
         """The live session that these params name, if they do."""

@@ -92,6 +92,7 @@ class AgentLink:
         self._run: TextRun | None = None
         self.peer.shortcut = self._shortcut
         self._eof = False
+        self._dropping = False
         self._stopping: asyncio.Task[None] | None = None
 
     # -- its life
@@ -277,6 +278,15 @@ class AgentLink:
             return b'{"sessionId":%b,%b' % (self.inner, params[len(prefix) :])
         return splice.replace(params, "sessionId", self.inner)
 
+    def pass_on(self, method: str, params: bytes) -> None:
+        """A client's notification of an extension; dropped while the agent does not read, reported once each time."""
+        if not self.peer.paused:
+            self._dropping = False
+            self.peer.notify(method, self.translated(params))
+        elif not self._dropping:
+            self._dropping = True
+            self.on_noise(f"{method} and what follows it dropped: the agent does not read")
+
     def cancel(self) -> None:
         self.peer.notify("session/cancel", b'{"sessionId":%b}' % self.inner)
 
@@ -359,7 +369,7 @@ class AgentLink:
             self.session.on_batch_end()
 
     def on_writable(self) -> None:
-        """Nothing is kept back from an agent: prompts are few, and each waits for its turn."""
+        """Nothing is kept back from an agent: prompts are few, each waits for its turn, and notifications are dropped."""
 
 
 def _sound(method: str, result: bytes) -> bytes:

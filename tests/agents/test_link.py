@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -217,3 +218,26 @@ async def test_an_agent_whose_files_fail_is_stopped_all_the_same(house: House, m
     await house.registry.close(session.id)
     assert ({}, {}) == (house.registry.live, house.pool.links)
     assert 2 == sum("no space" in line for line in house.noise.lines)
+
+
+async def test_notifications_for_an_agent_that_does_not_read_are_dropped(house: House) -> None:
+    """They cost no memory and one line of the log; those that come when it reads again reach it."""
+    go, got = house.root / "go", house.root / "got"
+    os.mkfifo(go)
+    session = await house.new(house.host())
+    link = await house.start(house.shell(f'read x; echo "$INIT"; read y <{go}; cat >{got}'))
+    link.bind(session, b'"inner-1"')
+    note = b'{"sessionId":%b,"x":"%b"}' % (session.id_json, b"x" * 100_000)
+    for number in range(100):
+        link.pass_on(f"_vendor/{number}", note)
+        await asyncio.sleep(0)
+    assert link.peer.paused
+    assert 1 == len(house.noise.lines)
+    await asyncio.to_thread(go.write_text, "go\n")
+    await until(lambda: not link.peer.paused)
+    link.pass_on("_vendor/last", b'{"sessionId":%b}' % session.id_json)
+    await link.stop()
+    notes = [json.loads(each) for each in (await asyncio.to_thread(got.read_bytes)).splitlines()]
+    assert ("_vendor/last", {"sessionId": "inner-1"}) == (notes[-1]["method"], notes[-1]["params"])
+    assert [f"_vendor/{number}" for number in range(len(notes) - 1)] == [each["method"] for each in notes[:-1]]
+    assert len(notes) < 20
