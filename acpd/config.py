@@ -373,8 +373,10 @@ def _parse(path: str) -> tuple[dict[str, Any], _Source]:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 at byte {error.start}") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also Python's own, for a number of thousands of digits
         raise ConfigError(f"{path} is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is not TOML: nested too deeply") from None
 
 
 # -- variables and flags

@@ -148,6 +148,8 @@ def test_relative_folders_are_relative_to_the_file(paths: Paths) -> None:
         ("[agents.default]\n", "line 1: agents.default must be the name of an agent"),
         ("[storage\n", "is not TOML: "),
         ("[log]\n[log]\n", "is not TOML: "),
+        ("x=" + "[" * 5000, "is not TOML: nested too deeply"),
+        ("x=" + "9" * 5000, "is not TOML: Exceeds the limit"),
     ],
 )
 def test_what_the_file_must_not_say(paths: Paths, text: str, said: str) -> None:
