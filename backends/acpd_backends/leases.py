@@ -60,7 +60,7 @@ class FlockLease(Lease):
         except OSError as error:
             del self._held[path]
             if not isinstance(error, BlockingIOError):
-                raise failed("lock", f"session {key.session}", error) from error
+                raise failed("lock", f"session {key.session} by {path}", error) from error
             pid = await asyncio.to_thread(_pid_in, path)
             raise SessionBusy(key.session, pid) from None
 
@@ -91,14 +91,22 @@ class FlockLease(Lease):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(descriptor, path):
-                self._files.truncate(descriptor, 0)
-                self._files.write_all(descriptor, b"%d\n" % os.getpid())
+                self._sign(descriptor)
                 return descriptor
         except BaseException:
             self._files.close(descriptor)
             raise
         self._files.close(descriptor)
         return None
+
+    def _sign(self, descriptor: int) -> None:
+        """Our pid, for messages: a full disk is no reason to refuse, deleting a session may be what makes room."""
+        try:
+            self._files.truncate(descriptor, 0)
+            self._files.write_all(descriptor, b"%d\n" % os.getpid())
+        except OSError as error:
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                raise
 
     async def give_up(self, key: Key, /) -> None:
         path = self.path(key)

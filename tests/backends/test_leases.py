@@ -15,8 +15,10 @@ import pytest
 from acpd.errors import SessionBusy, StoreError
 from acpd.storage.contract import Key
 from acpd.tasks import Tasks
+from acpd_backends.files import Files
 from acpd_backends.leases import FlockLease
 from acpd_backends.names import Layout
+from tests.backends.journal_logs import no_space
 
 KEY = Key("agent", "session")
 HOLD = """
@@ -32,6 +34,13 @@ async def main():
     sys.stdin.readline()
 asyncio.run(main())
 """
+
+
+class FullFiles(Files):
+    """Files on a disk without a free byte."""
+
+    def write(self, fd: int, data: bytes | memoryview) -> int:
+        raise no_space()
 
 
 def hold(root: Path) -> subprocess.Popen[str]:
@@ -165,3 +174,21 @@ async def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(StoreError, match="cannot lock session session"):
             await lease.take(KEY)
+
+
+async def test_a_full_disk_keeps_nobody_from_a_lease(tmp_path: Path) -> None:
+    """The pid in the file is only for messages: deleting a session may be what makes room."""
+    lease = FlockLease(Layout(tmp_path), files=FullFiles())
+    await lease.take(KEY)
+    assert os.getpid() == await lease.holder(KEY)
+    with pytest.raises(SessionBusy, match="open in another process"):
+        await FlockLease(Layout(tmp_path)).take(KEY)
+    await lease.give_up(KEY)
+
+
+async def test_a_lock_that_is_a_folder_is_named(tmp_path: Path) -> None:
+    """Whoever has to remove it learns where it is."""
+    lease = FlockLease(Layout(tmp_path))
+    lease.path(KEY).mkdir(parents=True)
+    with pytest.raises(StoreError, match=f"{lease.path(KEY)}: Is a directory"):
+        await lease.take(KEY)
