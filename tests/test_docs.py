@@ -330,7 +330,13 @@ def test_documents_speak_of_the_product(path: Path) -> None:
     text = path.read_text()
     for word in ("/work", "shared/", "issue #", "TODO", "FIXME", "pypi.org", "registry.npmjs", "deb.debian"):
         assert word.lower() not in text.lower(), word
-    assert not re.search(r"(?<![\w(\]])#\d+\b", text)
+    assert not re.search(r"(?<![\w(\]])#\d+\b|\b(DESIGN|STYLE)\b", text)
+
+
+@pytest.mark.parametrize("path", [*SOURCES, ROOT / "pyproject.toml", ROOT / "Makefile"], ids=name)
+def test_sources_refer_to_what_is_there(path: Path) -> None:
+    """No source names a folder or a document of those who wrote it."""
+    assert not re.search(r"/work\b|\b(DESIGN|STYLE)\b", path.read_text())
 
 
 def test_tables() -> None:

@@ -249,7 +249,7 @@ class CatalogConformance(Store):
             assert await catalog.recover(journals) == 1
             found = await catalog.get("s")
             assert found is not None
-            assert (found.seq, found.prompted, found.state, found.leaf, found.cwd) == (3, True, "clean", "e3", "/work")
+            assert (found.seq, found.prompted, found.state, found.leaf, found.cwd) == (3, True, "clean", "e3", "/src/x")
             assert await catalog.recover(journals) == 0
             await catalog.put(row_at("s", 1, state="open"))
             await catalog.put(row_at("gone", 1, state="open"))

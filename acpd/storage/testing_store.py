@@ -87,7 +87,7 @@ def part(part: T | None) -> T:
 
 
 def header_of(session: str, parent: Parent | None = None) -> Header:
-    return Header(version=1, id=session, cwd="/work", agent="agent", createdAt="2026-01-01T00:00:00.000Z", parent=parent)
+    return Header(version=1, id=session, cwd="/src/x", agent="agent", createdAt="2026-01-01T00:00:00.000Z", parent=parent)
 
 
 def prompt_line(identifier: str, parent: str | None, seq: int) -> bytes:
@@ -113,7 +113,7 @@ async def read_path(journals: Journals, key: Key, leaf: str | None = None) -> li
 
 def row_at(identifier: str, second: int, **fields: Any) -> Row:
     at = f"2026-01-01T00:{second // 60:02}:{second % 60:02}.000Z"
-    return replace(Row(id=identifier, agent="agent", cwd="/work", updatedAt=at, prompted=True, createdAt=at), **fields)
+    return replace(Row(id=identifier, agent="agent", cwd="/src/x", updatedAt=at, prompted=True, createdAt=at), **fields)
 
 
 def big_value(number: int) -> bytes:
