@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import stat
@@ -45,7 +46,7 @@ async def connect(peer: Peer, stdin: int, stdout: int) -> None:
         writer, _ = await loop.connect_write_pipe(lambda: peer, pipe_end(stdout, "wb"))
         peer.use_writer(writer)
     if _is_file(stdin):
-        threading.Thread(target=_feed, args=(peer, stdin, loop), daemon=True, name="stdin").start()
+        peer.use_reader(_FileReader(stdin, peer))
     else:
         reader, _ = await loop.connect_read_pipe(lambda: peer, pipe_end(stdin, "rb"))
         peer.use_reader(reader)
@@ -56,14 +57,50 @@ def _is_file(fd: int) -> bool:
     return stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and not os.isatty(fd))  # /dev/null cannot be polled either
 
 
-def _feed(peer: Peer, fd: int, loop: asyncio.AbstractEventLoop) -> None:
-    while data := os.read(fd, READ):
-        asyncio.run_coroutine_threadsafe(_received(peer, data), loop).result()
-    loop.call_soon_threadsafe(peer.eof_received)
+class _FileReader(asyncio.ReadTransport):
+    """A thread reads, a chunk at a time: the next one when the last is handled and the peer holds nothing."""
 
+    def __init__(self, fd: int, peer: Peer) -> None:
+        super().__init__()
+        self._fd = fd
+        self._peer = peer
+        self._loop = asyncio.get_running_loop()
+        self._wanted = threading.Event()
+        self._wanted.set()
+        self._paused = False
+        self._closed = False
+        threading.Thread(target=self._run, daemon=True, name="stdin").start()
 
-async def _received(peer: Peer, data: bytes) -> None:
-    peer.data_received(data)
+    def _run(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            try:
+                while self._wanted.wait() and not self._closed and (data := os.read(self._fd, READ)):
+                    self._wanted.clear()
+                    self._loop.call_soon_threadsafe(self._received, data)
+            except OSError:
+                pass  # what cannot be read has ended
+            finally:
+                self._loop.call_soon_threadsafe(self._peer.eof_received)
+
+    def _received(self, data: bytes) -> None:
+        self._peer.data_received(data)
+        if not self._paused:
+            self._wanted.set()
+
+    def pause_reading(self) -> None:
+        self._paused = True
+        self._wanted.clear()
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        self._wanted.set()
+
+    def is_closing(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        self._closed = True
+        self._wanted.set()
 
 
 class _FileWriter(asyncio.WriteTransport):

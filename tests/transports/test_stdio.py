@@ -81,6 +81,47 @@ async def test_files(tmp_path: Path) -> None:
     os.close(stdin)
 
 
+async def test_a_file_is_read_no_faster_than_it_is_handled(tmp_path: Path) -> None:
+    """While the peer holds, the rest of a script stays on the disk; then all of it comes, and its end behind it."""
+    script = tmp_path / "in"
+    script.write_bytes(NOTE * 200_000)
+    stdin, stdout = os.open(script, os.O_RDONLY), os.open("/dev/null", os.O_WRONLY)
+    owner = Recorded()
+    peer = Peer(owner, strict=True)
+    held = asyncio.Event()
+
+    def hold(_: bytes) -> None:
+        del owner.at["a"]
+        peer.hold()
+        held.set()
+
+    owner.at["a"] = hold
+    await stdio.connect(peer, stdin, stdout)
+    await held.wait()
+    for _ in range(500):  # a reader that does not wait would be at the end by now
+        await asyncio.to_thread(os.fstat, stdin)
+    assert os.lseek(stdin, 0, os.SEEK_CUR) <= 2 * stdio.READ
+    assert not owner.closed.is_set()
+    peer.release()
+    async with asyncio.timeout(10):
+        await owner.closed.wait()
+    assert 200_000 == len(owner.methods)
+    peer.close()
+    os.close(stdout)
+    os.close(stdin)
+
+
+async def test_a_file_that_cannot_be_read_has_ended(tmp_path: Path) -> None:
+    """A device that fails is a client that is gone, not one that says nothing for ever."""
+    stdin, stdout = os.open(tmp_path / "in", os.O_WRONLY | os.O_CREAT), os.open("/dev/null", os.O_WRONLY)
+    owner, peer = await joined(stdin, stdout)
+    async with asyncio.timeout(10):
+        await owner.closed.wait()
+    peer.close()
+    os.close(stdout)
+    os.close(stdin)
+
+
 async def test_nothing_as_input() -> None:
     """/dev/null is a client that has gone already."""
     stdin = os.open("/dev/null", os.O_RDONLY)
