@@ -392,10 +392,10 @@ def _add_environment(given: _Given, env: Mapping[str, str]) -> None:
         elif name.startswith(tuple(f"ACPD_{section.upper()}_" for section in SECTIONS)):
             raise ConfigError(f"there is no variable {name}", hint=_meant(name, [*known]))
     _put_top(given, "user", env.get("ACPD_USER"), "ACPD_USER")
-    standalone = env.get("ACPD_STANDALONE", "")
-    if standalone not in {"", "0", "1"}:
-        raise ConfigError(f"ACPD_STANDALONE is {standalone!r}, must be 1 or 0")
-    _put_top(given, "standalone", standalone == "1", "ACPD_STANDALONE")
+    for name in ("ACPD_STANDALONE", "ACPD_LOGIN"):
+        if (value := env.get(name, "")) not in {"", "0", "1"}:
+            raise ConfigError(f"{name} is {value!r}, must be 1 or 0")
+    _put_top(given, "standalone", env.get("ACPD_STANDALONE") == "1", "ACPD_STANDALONE")
 
 
 def _add_flags(given: _Given, flags: Flags) -> None:

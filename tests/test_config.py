@@ -191,6 +191,7 @@ def test_files_that_cannot_be_read(paths: Paths, tmp_path: Path) -> None:
             "ACPD_AGENTS_DEFAULT: agents.default: there is no agent named 'ofline' (did you mean offline?)",
         ),
         ("ACPD_STANDALONE", "yes", "ACPD_STANDALONE is 'yes', must be 1 or 0"),
+        ("ACPD_LOGIN", "x", "ACPD_LOGIN is 'x', must be 1 or 0"),
     ],
 )
 def test_what_variables_must_not_say(paths: Paths, name: str, value: str, said: str) -> None:
