@@ -15,7 +15,7 @@ from acpd.wire import splice
 from acpd.wire.ids import Ids
 from acpd.wire.lines import Header, Stored, encode, header_line
 from acpd_backends.blobfiles import blob_names
-from acpd_backends.files import Files
+from acpd_backends.files import Files, failed
 from acpd_backends.logfile import LogFile, LogPaths
 
 _BATCH = 1 << 20
@@ -42,7 +42,7 @@ def write_fork(log: LogFile, target: LogPaths, header: Header, entry: str | None
         finally:
             files.close(fd)
         files.replace(temp, target.log)
-    except OSError:
+    except (OSError, StoreError):
         files.unlink(temp)
         raise
     files.sync_folder(target.folder)
@@ -147,6 +147,9 @@ class _BlobLinks:
             return
         self._files.make_folders(self._target, sync=True)
         for name in names:
-            self._files.link(self._source / name, self._target / name)
+            try:
+                self._files.link(self._source / name, self._target / name)
+            except OSError as error:
+                raise failed("fork", f"the blob {self._source / name}", error) from error
         self._done.update(names)
         self._files.sync_folder(self._target)

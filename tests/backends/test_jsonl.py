@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from acpd.errors import SessionNotFound, SessionReadOnly, StoreError
 from acpd.storage.contract import Key
 from acpd.tasks import Tasks
-from acpd.wire.lines import Header, fact, header_line
+from acpd.wire import blobs
+from acpd.wire.lines import Header, encode, fact, header_line
 from acpd_backends.commits import LIMIT
 from acpd_backends.jsonl import JsonlJournals
 from acpd_backends.names import Layout
@@ -479,6 +480,18 @@ async def test_fork_of_nothing_and_of_damage(tmp_path: Path) -> None:
     assert [] == (await journals.tree(target)).findings
     with pytest.raises(SessionNotFound):
         await journals.fork(Key("agent", "absent"), Key("agent", "x"), HEADER, entry=None)
+
+
+async def test_a_blob_that_cannot_be_linked_is_named(tmp_path: Path) -> None:
+    """A fork that fails for a blob says which one, and leaves no half of a log."""
+    text, offsets, found = blobs.extract(b'{"data":"%b"}' % (b"x" * blobs.LIMIT))
+    body = b',"params":%b,"blobs":%b' % (text, encode(offsets))
+    journals, log = place(tmp_path, update(1, None, body))
+    blob = log.with_name("session.blobs") / found[0][0]
+    blob.mkdir(parents=True)
+    with pytest.raises(StoreError, match=f"cannot fork the blob {blob}: Is a directory"):
+        await journals.fork(KEY, Key("agent", "fork"), HEADER, entry=None)
+    assert [] == list(log.parent.glob("fork.log.jsonl*"))
 
 
 async def test_delete_removes_every_file_of_one_session(tmp_path: Path) -> None:
