@@ -79,7 +79,7 @@ class Saver:
             self._saved[name] = line.id
 
     async def _context(self) -> None:
-        """Append the turns that ended since the last time; all is written anew at first, and always once the log has branched."""
+        """Append the turns that ended since the last time; all anew at first, and always once the log has branched."""
         from acpd.storage.context import Context  # after the first turn, not at the start
 
         session = self._session
