@@ -13,7 +13,7 @@ from typing import TextIO
 
 import msgspec
 
-from acpd.errors import AcpdError
+from acpd.errors import AcpdError, ConfigError
 
 # C0 but tab and newline, DEL, C1, and what reorders text (Unicode UAX 9: embeddings, overrides, isolates, marks).
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -30,13 +30,20 @@ def one_line(text: str, limit: int = 0) -> str:
     return joined if not limit or len(joined) <= limit else joined[: limit - 1] + "…"
 
 
+def stdout() -> TextIO:
+    """Raises ConfigError if acpd was started without one."""
+    if sys.stdout is None:
+        raise ConfigError("stdout is closed")
+    return sys.stdout
+
+
 class Output:
     """stdout for people and programs. `terminal`: whether a person looks at it."""
 
     __slots__ = ("_stream", "terminal")
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = sys.stdout if stream is None else stream
+        self._stream = stdout() if stream is None else stream
         self.terminal = self._stream.isatty()
 
     def say(self, text: str = "") -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from acpd.cli import output
 from acpd.config import AgentChoice, Config, Flags, Paths
 from acpd.errors import AgentNotFound, ConfigError
 
@@ -36,6 +37,7 @@ def login(flags: Flags, env: Mapping[str, str], agent: str | None, extra: Sequen
 
 
 def _serve(config: Config, paths: Paths, choice: AgentChoice) -> int:
+    output.stdout()
     from acpd.daemon import serve_stdio
 
     return serve_stdio(config, paths, choice)
@@ -51,7 +53,8 @@ def become(choice: AgentChoice, env: Mapping[str, str], extra: Sequence[str]) ->
     found = shutil.which(program, path=inner.get("PATH"))
     if found is None:
         raise AgentNotFound(f"cannot find the program {program}", hint=f"searched PATH={inner.get('PATH', '')}")
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     try:
         if choice.cwd is not None:
             os.chdir(choice.cwd)

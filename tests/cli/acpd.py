@@ -28,10 +28,11 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": path, "ACPD_HOME": str(home), **more}
 
 
-def run(home: Path, *words: str, cwd: Path | None = None, env: Mapping[str, str] = {}) -> Ran:
-    """`acpd WORDS` with stdin closed by end of file."""
+def run(home: Path, *words: str, cwd: Path | None = None, env: Mapping[str, str] = {}, closed: str = "") -> Ran:
+    """`acpd WORDS` with stdin closed by end of file. `closed`: a shell's words for descriptors that are not there at all."""
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *ACPD, *words] if closed else [*ACPD, *words]
     ran = subprocess.run(
-        [*ACPD, *words], env=environment(home, **env), cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=60
+        command, env=environment(home, **env), cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=60
     )
     return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
 

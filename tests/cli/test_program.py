@@ -50,6 +50,31 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, words: tuple[str, ...
     assert 1 == err.count("\n")
 
 
+@pytest.mark.parametrize(
+    ("closed", "words", "ended"),
+    [
+        (">&-", (), (2, "", "acpd: stdout is closed\n")),
+        (">&-", ("run", "--", "cat"), (2, "", "acpd: stdout is closed\n")),
+        (">&-", ("ls",), (2, "", "acpd: stdout is closed\n")),
+        ("<&- >&- 2>&-", ("ls",), (2, "", "")),
+        ("<&-", (), (0, "", "")),
+        ("<&- 2>&-", (), (0, "", "")),
+        ("2>&-", ("show",), (2, "", "")),
+        ("2>&-", ("show", "none"), (1, "", "")),
+    ],
+)
+def test_closed_descriptors(tmp_path: Path, closed: str, words: tuple[str, ...], ended: tuple[int, str, str]) -> None:
+    """Started without stdin, stdout or stderr: no other file takes its number; without stdout nothing can be done."""
+    assert ended == acpd.run(tmp_path, *words, closed=closed)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_an_agent_gets_what_was_closed_as_empty(tmp_path: Path, closed: str) -> None:
+    """The program that acpd becomes has all three descriptors."""
+    words = ("run", "--", "sh", "-c", ": <&0 >&1 && : >&2")
+    assert (0, "", "") == acpd.run(tmp_path, *words, env={"ACPD_LOGIN": "1"}, closed=closed)
+
+
 def test_flags_stand_before_or_after_the_command(tmp_path: Path) -> None:
     """A flag that is not special to a command may stand on either side of it."""
     before = acpd.run(tmp_path, "--storage", "/x", "paths", "--json")
