@@ -6,18 +6,25 @@ Nothing is run again by itself (docs/architecture.md, "Recovery").
 from __future__ import annotations
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from acpd.asks import CANCELLED
 from acpd.errors import StoreError
-from acpd.session import LiveSession
+from acpd.session import NEVER_BEGUN, LiveSession
 
 INTERRUPTED = (
     "This turn was interrupted: acpd or the machine stopped while it ran. Nothing of it is run again by itself;"
     " what it had done before is unknown to the agent. Prompt again to go on."
 )
-NEVER_BEGUN = "This prompt was waiting when acpd stopped; the agent never got it. Send it again to run it."
-_decode_queue = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+_decode_queue = msgspec.json.Decoder(list[Raw]).decode
+
+
+class _Waiting(Struct, gc=False):
+    prompt: Raw
+
+
+_decode_waiting = msgspec.json.Decoder(_Waiting).decode
+_decode_blocks = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 
 
 async def recover(session: LiveSession) -> None:
@@ -41,7 +48,12 @@ async def recover(session: LiveSession) -> None:
 def _end_queue(session: LiveSession, prompts: bytes) -> None:
     """Prompts that were accepted and never begun become part of the conversation, marked so."""
     for waiting in _decode_queue(prompts):
-        written = session.recorder.branch("prompt", b',"prompt":%b' % bytes(waiting["prompt"]))
+        try:
+            prompt = bytes(_decode_waiting(waiting).prompt)
+            _decode_blocks(prompt)
+        except msgspec.DecodeError:  # damage: there is nothing that could be shown
+            continue
+        written = session.recorder.branch("prompt", b',"prompt":%b' % prompt)
         session.recorder.tell(NEVER_BEGUN)
         session.recorder.entry("turn", b',"state":"interrupted","entry":"%b"' % written.id.encode())
     session.scribe.fact("queue", b',"prompts":[]')

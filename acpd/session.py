@@ -458,7 +458,9 @@ class LiveSession:
         prompt.cancelled = prompt.interrupted = True
         if not prompt.entry:
             return  # its blobs are being stored; it ends when it is recorded
-        if self.state is not Turn.STARTING:
+        if self.state is Turn.STARTING:
+            self.recorder.tell(NEVER_BEGUN)
+        else:
             if self.link is not None:
                 self.link.cancel()
             self.recorder.tell("This turn was interrupted: its client or acpd ended.")

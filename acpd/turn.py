@@ -102,3 +102,5 @@ class Prompt(Struct, gc=False):
     entry: str = ""
     """The id of its entry, once its turn has begun."""
     cancelled: bool = False
+    interrupted: bool = False
+    """Its client or acpd ends before the agent had it."""

@@ -172,8 +172,8 @@ class Fold:
         self.usage = line
 
     def _queue(self, line: Stored) -> None:
-        empty = line.prompts is UNSET or bytes(line.prompts) == b"[]"
-        self.queue = None if empty or line.prompts is UNSET else line.prompts
+        prompts = b"[]" if line.prompts is UNSET else bytes(line.prompts)
+        self.queue = None if prompts == b"[]" or not prompts.startswith(b"[") else Raw(prompts)
 
     def _label(self, line: Stored) -> None:
         if line.entry is not None:

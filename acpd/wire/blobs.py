@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 LIMIT = 64 * 1024
 """Bytes between the quotes from which on a string value becomes a blob."""
@@ -47,15 +48,11 @@ def extract(raw: bytes, limit: int = LIMIT) -> tuple[bytes, tuple[int, ...], lis
 
 
 def places(text: bytes, offsets: Sequence[int]) -> list[tuple[int, int, str, int]]:
-    """(start, end, sha256, bytes) of each place that stands where the offsets say; others are left out."""
-    found = []
-    at = 0
-    for offset in offsets:
-        match = _PLACE.match(text, offset) if offset >= at else None
-        if match is not None:
-            at = match.end()
-            found.append((offset, at, match[1].decode(), int(match[2])))
-    return found
+    """(start, end, sha256, bytes) of each place, ascending: where the offsets say; if one is wrong, all that look like one."""
+    found = [match for offset in offsets if (match := _PLACE.match(text, offset))]
+    if len(found) != len(offsets) or any(one.end() > two.start() for one, two in pairwise(found)):
+        found = list(_PLACE.finditer(text))
+    return [(match.start(), match.end(), match[1].decode(), int(match[2])) for match in found]
 
 
 def restore(text: bytes, offsets: Sequence[int], get: Callable[[str, int], bytes | None]) -> bytes:

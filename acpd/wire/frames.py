@@ -62,8 +62,9 @@ def frame(
 
 
 def cut_frame(raw: bytes, cut: int, session: bytes, seq: int, at: str, message_id: str = "") -> bytes:
-    """As `update`, where the update is known to be `raw[cut:-1]`."""
-    if len(raw) > MAX_OUT:
+    """As `update`, where the update is said to be `raw[cut:-1]`. A cut that is not behind the session's id is not believed."""
+    behind_id = raw.find(b'"', 14) + 1 if raw.startswith(b'{"sessionId":"') else 0
+    if cut != behind_id + 10 or not raw.startswith(b',"update":{', behind_id) or not raw.endswith(b"}}") or len(raw) > MAX_OUT:
         return update(raw, session, seq, at, message_id)
     text = raw[cut:-1]
     if message_id:

@@ -67,6 +67,16 @@ def test_a_missing_blob_leaves_its_reference() -> None:
     assert b'["a"]' == blobs.restore(b'["a"]', (0, 1, 99, -1), lambda name, size: b"")
 
 
+@pytest.mark.parametrize("wrong", [(0, 1), (99, 100), (-1, 5), (3,)])
+def test_offsets_that_are_wrong_are_not_needed(wrong: tuple[int, ...]) -> None:
+    """Where one of them points at nothing, the places are found by their look: a string is never an object."""
+    text, offsets, found = blobs.extract(spelled(["x" * 20, "y" * 20], True, False), 10)
+    stored = dict(found)
+    whole = blobs.restore(text, offsets, lambda name, size: stored[name])
+    for some in (wrong, (offsets[0], *wrong), (offsets[1], offsets[0])):
+        assert whole == blobs.restore(text, some, lambda name, size: stored[name])
+
+
 def test_extraction_is_linear() -> None:
     """Twice the quotes and escapes take about twice the time, and no more memory than a few copies."""
 

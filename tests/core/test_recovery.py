@@ -9,11 +9,13 @@ import pytest
 from acpd import recovery
 from acpd.asks import PERMISSION
 from acpd.errors import StoreError
-from acpd.session import LiveSession
+from acpd.session import NEVER_BEGUN, LiveSession
 from tests.core.test_asks import CANCELLED, PARAMS
 from tests.core.test_session import ends
 from tests.core.world import Editor, World, attach, load, prompt
 from tests.support import store as logs
+
+AT = "2026-01-02T03:04:05.678Z"
 
 
 async def left_open(world: World, *what: str) -> LiveSession:
@@ -82,8 +84,25 @@ async def test_prompts_that_waited_become_part_of_the_conversation(world: World,
         await load(again, editor := Editor())
         texts = [text for text in editor.texts if text != recovery.INTERRUPTED]
         assert ["p0", "p1", "p2"] == [text for text in texts if text.startswith("p")]
-        assert 2 == sum(recovery.NEVER_BEGUN in text for text in texts)
+        assert 2 == sum(NEVER_BEGUN in text for text in texts)
         assert ["interrupted"] * 3 == [how for _, how in ends(after.log(session.id))]
+
+
+MIXED = '[5,{"x":1},{"prompt":"p"},{"prompt":[7]},{"prompt":[{"a":1}]}]'
+
+
+@pytest.mark.parametrize("prompts", [MIXED, "5", "{}", "null", '"x"'])
+async def test_a_queue_that_is_damaged_costs_what_is_damaged(world: World, prompts: str) -> None:
+    """The session opens; what is a prompt becomes part of the conversation."""
+    session = await left_open(world)
+    await world.registry.close(session.id)
+    log = world.log(session)
+    seq = log.entries[-1]["seq"] + 1
+    with log.path.open("a") as file:
+        file.write(f'{{"type":"queue","id":"{world.registry.new_id()}","seq":{seq},"at":"{AT}","prompts":{prompts}}}\n')
+    again = await world.registry.open(session.id)
+    assert 1 + prompts.startswith("[") == len(world.log(again).of("prompt"))
+    assert again.fold.queue is None
 
 
 async def test_everything_at_once_and_twice(world: World, tmp_path: Path) -> None:

@@ -52,6 +52,19 @@ def test_only_the_listed_members_change(
     assert json.dumps(value, separators=separators).encode() in frame
 
 
+SHAPES = (b'{"sessionId":%b,"update":%b}', b'{"sessionId": %b, "update": %b}', b'{"update":%b,"sessionId":%b}')
+
+
+@pytest.mark.parametrize("session", [b'"inner"', b'"in\\"ner"', b'""'])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_cut_at_any_place_gives_the_same_frame(shape: bytes, session: bytes) -> None:
+    """The log says where the update begins; one that was edited may say it wrongly. The agent's own id never gets out."""
+    raw = shape % ((session, CHUNK) if shape.index(b"session") == 2 else (CHUNK, session))
+    wanted = params_of(frames.update(raw, b'"o"', 7, AT))
+    for cut in (*range(len(raw) + 3), -1, 10**9):
+        assert wanted == params_of(frames.cut_frame(raw, cut, b'"o"', 7, AT)), cut
+
+
 def test_the_fast_way_and_the_slow_way_agree() -> None:
     """White space or another order of members makes no difference to what a client reads."""
     fast = frames.update(b'{"sessionId":"s","update":%b}' % CHUNK, b'"o"', 7, AT)
