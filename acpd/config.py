@@ -20,6 +20,8 @@ FILE_NAME = "acpd.toml"
 OFFLINE = "offline"
 """The name under which the built-in agent can be asked for; its sessions belong to `BUILT_IN`."""
 BUILT_IN = "acpd-agent"
+HIDDEN = "***"
+"""Stands for a value that is neither stored nor shown."""
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 NO_NUL = r"\A[^\0]*\Z"  # the system ends every path, argument and variable there
@@ -222,7 +224,7 @@ def built_in_command() -> tuple[str, ...]:
 
 
 def without_secrets(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command as it may be stored and shown: `***` for the values of --*key*, --*token*, --*secret*, --*password*, of
+    """The command as it may be stored and shown: HIDDEN for the values of --*key*, --*token*, --*secret*, --*password*, of
     variables named so (`env API_KEY=...`), and of headers that carry them.
     """
     shown: list[str] = []
@@ -233,11 +235,11 @@ def without_secrets(command: tuple[str, ...]) -> tuple[str, ...]:
         flag = name.startswith("-") and secret
         header, colon, _ = argument.partition(":")
         if hide:
-            shown.append("***")
+            shown.append(HIDDEN)
         elif equals and secret and (flag or (name.isidentifier() and name.isupper())):
-            shown.append(f"{name}=***")
+            shown.append(f"{name}={HIDDEN}")
         elif colon and header.rpartition("=")[2].lower() in ("authorization", "proxy-authorization", "x-api-key", "cookie"):
-            shown.append(f"{header}: ***")
+            shown.append(f"{header}: {HIDDEN}")
         else:
             shown.append(argument)
         hide = flag and not equals and not hide

@@ -20,8 +20,6 @@ from acpd.tasks import Tasks
 from acpd.wire.ids import Ids
 
 TRIM_EVERY = 2.0
-HIDDEN = "***"
-"""Stands in a stored command for a value that is not stored."""
 
 
 class Host:

@@ -14,8 +14,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from acpd import errors
 from acpd.agents.link import AgentLink, Mode
-from acpd.agents.pool import HIDDEN, AgentPool, Host
-from acpd.config import AgentChoice
+from acpd.agents.pool import AgentPool, Host
+from acpd.config import HIDDEN, AgentChoice
 from acpd.errors import AgentError, RequestError
 from acpd.session import LiveSession
 from acpd.wire import frames, splice

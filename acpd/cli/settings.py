@@ -6,7 +6,7 @@ import os
 
 from acpd.cli import output
 from acpd.cli.call import Call
-from acpd.config import OFFLINE, WANTED, Agent, Config, built_in_command, without_secrets
+from acpd.config import HIDDEN, OFFLINE, WANTED, Agent, Config, built_in_command, without_secrets
 
 
 def paths(call: Call) -> None:
@@ -55,7 +55,7 @@ def effective(config: Config) -> list[tuple[str, object, str]]:
 def _agent(config: Config, name: str, agent: Agent) -> list[tuple[str, object, str]]:
     shown: dict[str, object] = {
         "command": list(without_secrets(agent.command)),
-        "env": dict.fromkeys(agent.env, "***"),
+        "env": dict.fromkeys(agent.env, HIDDEN),
         "cwd": agent.cwd or "",
     }
     keys = [(f"agents.{name}.{member}", value) for member, value in shown.items()]
