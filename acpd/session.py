@@ -62,6 +62,7 @@ class LiveSession:
         "primer_notice",
         "queue",
         "recorder",
+        "restores_failed",
         "scribe",
         "settings",
         "setup",
@@ -100,6 +101,8 @@ class LiveSession:
         """Text that goes before the next prompt: what a new inner session must be told."""
         self.primer_notice = ""
         """What the user is told then."""
+        self.restores_failed = 0
+        """How often in a row the agent ended, or said nothing, when it was to resume or load its own session."""
         self.fork_of: Callable[[], str] = str
         """The agent's id of the session that this one was forked from, while that has not moved on; else empty."""
         self.on_idle: Callable[[], None] = lambda: None

@@ -23,6 +23,8 @@ from acpd.wire.envelope import encode
 
 PRIMER_CHARACTERS = 200_000
 """About 50,000 tokens: what a new inner session is told of the conversation."""
+RESTORES = 2
+"""Tries in a row to resume or load in which the agent dies or says nothing; then it is primed, or it was of no use any more."""
 
 
 class _Setup(Struct, gc=False):
@@ -100,8 +102,14 @@ class Restorer:
 
     async def _restore(self, session: LiveSession, link: AgentLink) -> None:
         session.primer = session.primer_notice = ""  # of an agent that ended before it was told
-        inner = encode(session.fold.inner) if session.fold.inner else b""
-        result = await self._old(session, link, inner) if inner else None
+        result = None
+        if session.fold.inner and session.restores_failed < RESTORES:
+            try:
+                result = await self._old(session, link, encode(session.fold.inner))
+            except AgentError:
+                session.restores_failed += 1
+                raise
+        session.restores_failed = 0
         if result is None:
             result = await self._new(session, link)
         link.mode = Mode.LIVE

@@ -316,6 +316,19 @@ async def test_an_agent_that_dies_while_it_is_restored(house: House) -> None:
     assert ["two"] == (await turn(again, "say two"))[0]
 
 
+async def test_an_agent_that_always_dies_while_it_is_restored(house: House) -> None:
+    """Twice it is an error; then it is started anew and primed, and the user is told: no session becomes unusable."""
+    session = await made(house)
+    again = await house.reopened(session, house.host(*host_options(house, "--die-at", "session/resume")))
+    for _ in range(restore.RESTORES):
+        with pytest.raises(AgentExited, match="exit code 9"):
+            await again.ensure_agent()
+    texts, _ = await turn(again, "context")
+    assert NOTICE in texts[0]
+    assert "say one" in texts[1]
+    house.failed.clear()
+
+
 async def test_an_agent_that_dies_behind_its_answer(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is gone before it is used: the start fails, instead of a prompt that nobody answers."""
     session = await made(house)
