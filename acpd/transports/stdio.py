@@ -18,12 +18,14 @@ PIPE = 1024 * 1024
 def claim() -> tuple[int, int]:
     """Descriptors for the protocol. From now on fd 0 is empty and fd 1 is stderr, whatever a library prints or reads.
 
-    Call it before anything else can write.
+    Call it before anything else can write. Raises OSError if fd 0 or 1 is closed.
     """
-    stdin, stdout = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDONLY)
+    # From 3 on: a standard one that is closed leaves its number free, and what took it would be overwritten below.
+    stdin, stdout = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in (0, 1))
+    null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
-    os.close(null)
+    if null != 2:  # else stderr was closed, and is that now
+        os.close(null)
     os.dup2(2, 1)
     return stdin, stdout
 

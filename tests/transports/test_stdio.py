@@ -162,3 +162,23 @@ os.write(stdout, os.read(stdin, 100))
     env = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-c", script], input=b"protocol", capture_output=True, cwd=root, env=env)
     assert (0, b"protocol", b"a library prints\na child prints\n") == (done.returncode, done.stdout, done.stderr)
+
+
+def test_claiming_what_is_closed() -> None:
+    """A number that a closed descriptor left free is given to none of the others."""
+    code = """import os
+from acpd.transports import stdio
+os.close(2)
+stdin, stdout = stdio.claim()
+os.write(stdout, os.read(stdin, 9))
+os.write(1, b"lost")
+os.close(1)
+try:
+    stdio.claim()
+except OSError as error:
+    os.write(stdout, error.strerror.encode())
+"""
+    root = Path(__file__).resolve().parents[2]
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run([sys.executable, "-c", code], input=b"claimed, ", capture_output=True, cwd=root, env=env)
+    assert (0, b"claimed, Bad file descriptor", b"") == (done.returncode, done.stdout, done.stderr)
