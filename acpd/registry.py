@@ -7,6 +7,8 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 
+from msgspec.structs import replace
+
 from acpd.errors import INVALID_REQUEST, RequestError, SessionBusy, SessionNotFound, StoreError
 from acpd.needs import Agents, Settings, Store
 from acpd.recovery import recover
@@ -141,7 +143,12 @@ class Registry:
         await self.store.lease.take(key)
         journal: Journal | None = None
         try:
-            journal = await self.store.journals.open(key)
+            try:
+                journal = await self.store.journals.open(key)
+            except SessionNotFound:  # somebody removed the log
+                with contextlib.suppress(StoreError):
+                    await self.store.catalog.delete(session_id)
+                raise
             if journal.fold.adopting:
                 await self._discard(key, journal)
                 journal = None
@@ -291,6 +298,9 @@ class Registry:
         try:
             if unprompted and ((row := await self._row(session_id)) is None or row.prompted):
                 return
+            with contextlib.suppress(StoreError):  # on a full disk the deleting has to go on
+                # If this process is killed behind the log, the next start looks for it again, and drops the row.
+                await self.store.catalog.put(replace(row, state="open"))
             await self.store.journals.delete(key)
             await self.store.session.delete(key)
             await self.store.catalog.delete(session_id)

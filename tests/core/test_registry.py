@@ -215,6 +215,43 @@ async def test_deleting(world: World) -> None:
     world.failed.clear()
 
 
+async def test_a_deleting_that_was_cut_off_leaves_no_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the log and the row acpd is killed: the next start drops the row."""
+    session = await closed(world)
+    await world.store.catalog.recover(world.store.journals)
+
+    async def cut(_key: Key) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(world.store.session, "delete", cut)
+    with pytest.raises(asyncio.CancelledError):
+        await world.registry.delete(session.id)
+    await world.store.catalog.recover(world.store.journals)
+    assert None is await world.store.catalog.get(session.id)
+
+
+async def test_deleting_on_a_full_disk(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written before the log is removed may fail: removing makes room."""
+    session = await closed(world)
+
+    async def full(_row: Row) -> None:
+        raise StoreError("write", "the catalog", cause="no space")
+
+    monkeypatch.setattr(world.store.catalog, "put", full)
+    await world.registry.delete(session.id)
+    assert None is await world.store.catalog.get(session.id)
+
+
+async def test_a_session_whose_log_was_removed_is_not_listed_any_more(world: World) -> None:
+    """Whoever finds out that it is gone puts the catalog right."""
+    session = await closed(world)
+    os.unlink(world.store.journals.log_path(session.key))
+    with pytest.raises(SessionNotFound):
+        await world.registry.open(session.id)
+    assert None is await world.store.catalog.get(session.id)
+    world.failed.clear()
+
+
 async def test_deleting_what_is_not_there(world: World) -> None:
     """Idempotent: an unknown id, and one deleted before, are no errors."""
     session = await closed(world)
