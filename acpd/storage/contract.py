@@ -168,6 +168,13 @@ class Journals(ABC):
     def scan(self, user: str | None, /) -> AsyncIterator[Key]:
         """Every log of this user, in no order."""
 
+    async def sweep(self, user: str | None, /) -> set[str]:
+        """At start: remove what killed processes left half made. Returns the ids of this user's sessions that have a log.
+
+        Raises StoreError. No log is read; a store without anything better goes through all of `scan`.
+        """
+        return {key.session async for key in self.scan(user)}
+
     @abstractmethod
     def log_path(self, key: Key, /) -> str:
         """Where the log is or would be, for people and messages."""
@@ -240,7 +247,10 @@ class Catalog(ABC):
 
     @abstractmethod
     async def recover(self, journals: Journals, /) -> int:
-        """At start: read the logs of "open" rows again (of all logs, when the catalog is new). Returns how many."""
+        """At start: read the logs of "open" rows and of sessions without a row again (of all logs, when the catalog is new).
+
+        Returns how many.
+        """
 
     @abstractmethod
     async def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from acpd.errors import SessionNotFound, StoreError
@@ -83,22 +83,39 @@ class SqliteCatalog(Catalog):
 
     async def recover(self, journals: Journals, /) -> int:
         """Rows of sessions that another process has open stay "open"; a row whose log is gone goes; one whose log
-        cannot be read stays as it is. A full scan that was interrupted starts again the next time.
+        cannot be read stays as it is. Logs without a row are looked for by their names, which costs little. A full scan
+        that was interrupted starts again the next time.
         """
-        complete = await self._database.read(lambda db: bool(query(db, _COMPLETE)))
-        if complete:
-            keys = [Key(row.agent, row.id, self._user) for row in await self._rows("WHERE state = 'open'")]
-            return await self._reread(journals, keys)
+        if not await self._database.read(lambda db: bool(query(db, _COMPLETE))):
+            await journals.sweep(self._user)
+            count = await self._reread_all(journals, journals.scan(self._user))
+            await self._database.write(lambda db: query(db, "INSERT OR REPLACE INTO meta VALUES ('complete', '1')"))
+            return count
+        count = await self._reread(
+            journals, [Key(row.agent, row.id, self._user) for row in await self._rows("WHERE state = 'open'")]
+        )
+        known = await self._database.read(lambda db: {row[0] for row in query(db, "SELECT id FROM session")})
+        unknown = await journals.sweep(self._user) - known
+        return count + (await self._reread_all(journals, self._without_row(journals, unknown)) if unknown else 0)
+
+    async def _without_row(self, journals: Journals, sessions: set[str]) -> AsyncIterator[Key]:
+        """Logs that were put back, or whose maker was killed; not those whose maker is about to put the row."""
+        async for key in journals.scan(self._user):
+            if key.session in sessions and await self._holder(key) is None:
+                yield key
+
+    async def _reread_all(self, journals: Journals, keys: AsyncIterator[Key]) -> int:
         count = 0
         window: list[Key] = []
-        async for key in journals.scan(self._user):
+        async for key in keys:
             window.append(key)
             if len(window) == _WINDOW:
                 count += await self._reread(journals, window)
                 window = []
-        count += await self._reread(journals, window)
-        await self._database.write(lambda db: query(db, "INSERT OR REPLACE INTO meta VALUES ('complete', '1')"))
-        return count
+        return count + await self._reread(journals, window)
+
+    async def _holder(self, key: Key) -> int | None:
+        return await self._lease.holder(key) if self._lease else None
 
     async def close(self) -> None:
         try:
@@ -121,7 +138,7 @@ class SqliteCatalog(Catalog):
         rows: list[Row] = []
         gone: list[Key] = []
         for key in keys:
-            holder = await self._lease.holder(key) if self._lease else None
+            holder = await self._holder(key)
             try:
                 rows.append(await _from_log(journals, key, "clean" if holder is None else "open"))
             except SessionNotFound:

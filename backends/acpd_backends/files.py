@@ -14,7 +14,9 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import re
 import sys
+import time
 from pathlib import Path
 
 from acpd.errors import StoreError
@@ -24,6 +26,9 @@ _RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 _LASTING = {errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EEXIST}
 _BLOCK = 1 << 20
 _temp = itertools.count()
+TEMP = re.compile(r"(.+)\.(\d{1,10})(?:-\d+)?\.tmp\Z")
+"""What a file is called until it is whole: its own name, and the pid of who writes it."""
+_STARTED = time.time()
 
 
 def failed(operation: str, target: str, error: OSError) -> StoreError:
@@ -33,6 +38,22 @@ def failed(operation: str, target: str, error: OSError) -> StoreError:
         hint = "check the rights of the file and its folder"
     retryable = error.errno not in _LASTING
     return StoreError(operation, target, cause=error.strerror or str(error), hint=hint, retryable=retryable)
+
+
+def is_abandoned(temp: Path) -> bool:
+    """Whether nobody writes this file with a name as TEMP any more: its process is dead, or was an earlier one with our pid."""
+    match = TEMP.match(temp.name)
+    if match is None:
+        return False
+    try:
+        if int(match[2]) == os.getpid():
+            return temp.stat().st_mtime < _STARTED
+        os.kill(int(match[2]), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 class Files:

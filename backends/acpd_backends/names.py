@@ -30,6 +30,8 @@ LIMIT = 200
 NAME_SUFFIX = ".name"
 _KEEP = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
 _HASHED = re.compile(r"~[0-9a-f]{40}\Z")
+_PLAIN = re.compile(rf"[a-z0-9_-]{{1,{LIMIT}}}\Z")
+"""Names that are encoded as they are: a session's id, and most others."""
 _ENCODED = re.compile(r"(?:[a-z0-9_-]|%[0-9a-f]{2})+\Z")
 
 
@@ -37,6 +39,8 @@ def encode(name: str) -> str:
     """The file name for `name`, at most 200 bytes. Raises StoreError for the empty name."""
     if not name:
         raise StoreError("store", "an empty name", hint="give it a name of at least one character")
+    if _PLAIN.match(name):
+        return name
     raw = name.encode("utf-8", "surrogatepass")
     text = "".join(chr(byte) if byte in _KEEP else f"%{byte:02x}" for byte in raw)
     return text if len(text) <= LIMIT else "~" + hashlib.sha256(raw).hexdigest()[:40]
@@ -44,6 +48,8 @@ def encode(name: str) -> str:
 
 def decode(text: str) -> str:
     """The name that `encode` made this from. Raises ValueError for what it never makes, and for hashed names."""
+    if _PLAIN.match(text):
+        return text
     if _ENCODED.match(text) is None:
         raise ValueError(f"not an encoded name: {text!r}")
     raw = bytearray()

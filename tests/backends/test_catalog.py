@@ -185,6 +185,33 @@ class Interrupted(StoreError):
     pass
 
 
+@pytest.mark.parametrize("name", ["workspace", "json", "sqlite"])
+async def test_a_log_without_a_row_is_found(tmp_path: Path, name: str) -> None:
+    """A log that was put back, or whose maker was killed before its row, is in the catalog after the next start."""
+    async with opened(tmp_path, name) as store:
+        await write_log(store.journals, Key("a", "first"))
+        assert 1 == await store.catalog.recover(store.journals)
+    async with opened(tmp_path, name) as store:
+        await write_log(store.journals, key := Key("b", "Später.1"), 2)
+        size = Path(store.journals.log_path(key)).stat().st_size
+        assert 1 == await store.catalog.recover(store.journals)
+        assert log_row(key, 2, size) == await store.catalog.get(key.session)
+        assert 0 == await store.catalog.recover(store.journals)
+
+
+async def test_a_log_whose_maker_lives_is_left_to_it(tmp_path: Path) -> None:
+    """Between its log and its row a new session is its maker's."""
+    key = Key("a", "s")
+    async with opened(tmp_path) as other, opened(tmp_path) as store:
+        await store.catalog.recover(store.journals)
+        assert other.backend.lease is not None
+        await other.backend.lease.take(key)
+        await write_log(other.journals, key)
+        assert 0 == await store.catalog.recover(store.journals)
+        assert await store.catalog.get("s") is None
+        await other.backend.lease.give_up(key)
+
+
 async def test_an_interrupted_scan_starts_again(tmp_path: Path) -> None:
     """A new catalog counts as complete when every log was read, not before."""
     async with opened(tmp_path) as store:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import subprocess
 import tempfile
 import threading
 from pathlib import Path
@@ -22,6 +23,7 @@ from acpd.wire.lines import Header, encode, fact, header_line
 from acpd_backends.commits import LIMIT
 from acpd_backends.jsonl import JsonlJournals
 from acpd_backends.names import Layout
+from acpd_backends.stores import open_store
 from tests.backends.journal_logs import (
     AT,
     HEADER,
@@ -508,6 +510,33 @@ async def test_delete_removes_every_file_of_one_session(tmp_path: Path) -> None:
     await journals.delete(KEY)
     assert {"session-2.log.jsonl", "session-2.idx"} == {file.name for file in log.parent.iterdir()}
     await journals.delete(Key("nobody", "nothing"))
+
+
+@pytest.mark.parametrize("complete", [True, False])
+async def test_what_killed_processes_left_is_removed_at_a_start(tmp_path: Path, complete: bool) -> None:
+    """Temporary files of the dead go, and the blobs of a fork that was never made; nobody else's file is touched."""
+    child = subprocess.Popen(["true"])
+    child.wait()
+    journals, log = place(tmp_path, *chain(2))
+    folder = log.parent
+    backend = open_store("workspace", tmp_path)
+    assert backend.catalog is not None
+    assert backend.journals is not None
+    if complete:
+        await backend.catalog.recover(backend.journals)
+    old, own = folder / f"old.log.jsonl.{os.getpid()}.tmp", folder / f"new.log.jsonl.{os.getpid()}.tmp"
+    dead = [folder / f"{name}.{child.pid}{rest}.tmp" for name, rest in (("session.idx", "-1"), ("session.jsonl", "-2"))]
+    fork = [folder / f"fork.log.jsonl.{child.pid}.tmp", folder / "fork.blobs" / ("a" * 64)]
+    kept = [own, folder / "session.idx.1-1.tmp", folder / f"mine.{child.pid}.tmp", folder / f"x.txt.{child.pid}-1.tmp"]
+    for file in (old, *dead, *fork, *kept):
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    os.utime(old, (1, 1))
+    await backend.catalog.recover(backend.journals)
+    assert {log, *kept} == {*folder.iterdir()} - {folder / "session.idx", folder / "sessions.json"}
+    assert {"session"} == await journals.sweep(None)
+    await backend.catalog.close()
+    await backend.session.close()
 
 
 @pytest.mark.parametrize("per_agent", [True, False])
