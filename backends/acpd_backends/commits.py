@@ -27,14 +27,14 @@ class Syncable(ABC):
 
     @abstractmethod
     def sync_job(self) -> tuple[int, Callable[[], None]]:
-        """How far the log is now, and the call that puts so much on disk. That raises OSError."""
+        """How far the log is now, and the call that puts so much on disk. That raises OSError, or StoreError for good."""
 
     @abstractmethod
     def synced(self, size: int) -> None: ...
 
     @abstractmethod
-    def suspect(self, error: OSError) -> StoreError:
-        """Nothing may be appended until `repaired`. The error for those who wait."""
+    def suspect(self, error: OSError | StoreError) -> StoreError:
+        """Nothing may be appended until `repaired`; after a StoreError never again. The error for those who wait."""
 
     @abstractmethod
     def repair_job(self) -> Callable[[], int]:
@@ -100,6 +100,8 @@ class Committer:
             if isinstance(error, OSError):
                 self.repair(log, waiting, log.suspect(error))
                 continue
+            if isinstance(error, StoreError):
+                log.suspect(error)
             if error is None:
                 log.synced(size)
             self._settle(log, waiting, error)
@@ -148,7 +150,7 @@ def _each(jobs: Sequence[Callable[[], None]]) -> list[Exception | None]:
     for job in jobs:
         try:
             job()
-        except OSError as error:
+        except (OSError, StoreError) as error:
             outcomes.append(error)
         else:
             outcomes.append(None)

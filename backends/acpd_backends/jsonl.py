@@ -109,8 +109,16 @@ class JsonlJournal(Journal, Syncable):
             self._left = self._left[written:]
 
     def sync(self) -> asyncio.Future[None] | None:
-        if not self._store.power_safe or self._synced >= self._size:
+        if self._synced >= self._size:
             return None
+        if self._suspect is None and not self._store.power_safe:
+            try:
+                self._check(self._fd, self._size)  # of an open file: a microsecond, no disk
+            except StoreError as error:
+                self.suspect(error)
+            else:
+                self._synced = self._size
+                return None
         if self._suspect is not None:
             self._heal(self._suspect)
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -125,14 +133,31 @@ class JsonlJournal(Journal, Syncable):
     # For the committer.
 
     def sync_job(self) -> tuple[int, Callable[[], None]]:
-        return self._size, partial(_sync, self._files, self._fd, self.paths.folder if self._synced < 0 else None)
+        folder = self.paths.folder if self._synced < 0 else None
+        return self._size, partial(self._sync, self._fd, self._size, folder)
+
+    def _sync(self, descriptor: int, size: int, folder: Path | None) -> None:
+        self._files.fdatasync(descriptor)
+        self._check(descriptor, size)
+        if folder is not None:
+            self._files.sync_folder(folder)
+
+    def _check(self, descriptor: int, size: int) -> None:
+        """Raises StoreError if the log has lost its name, or bytes: what is appended to it nobody would ever read."""
+        found = os.fstat(descriptor)
+        if found.st_nlink == 0 or found.st_size < size:
+            cause = "it was removed, replaced or cut by somebody else"
+            raise StoreError("go on with", str(self.paths.log), cause=cause, hint="start acpd anew to go on with what is there")
 
     def synced(self, size: int) -> None:
         self._synced = size
         if size == self._size:
             self._tail = b""
 
-    def suspect(self, error: OSError) -> StoreError:
+    def suspect(self, error: OSError | StoreError) -> StoreError:
+        if isinstance(error, StoreError):
+            self._suspect = error
+            return error
         self._suspect = failed("sync", self._target, error)
         self._suspect.retryable = True
         return self._suspect
@@ -209,12 +234,6 @@ class JsonlJournal(Journal, Syncable):
         """Close the file and nothing else. Blocks."""
         descriptor, self._fd = self._fd, -1
         self._files.close(descriptor)
-
-
-def _sync(files: Files, descriptor: int, folder: Path | None) -> None:
-    files.fdatasync(descriptor)
-    if folder is not None:
-        files.sync_folder(folder)
 
 
 def _reopen(files: Files, path: Path, descriptor: int, since: int, size: int, tail: bytes) -> int:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,41 @@ async def test_nothing_is_appended_while_a_log_is_verified(tmp_path: Path) -> No
         await waiter
     journal.flush()
     assert header_line(HEADER) + b"".join(chain(2)) == Path(journals.log_path(KEY)).read_bytes()
+    await journals.close()
+
+
+def cut(log: Path) -> None:
+    os.truncate(log, 50)
+
+
+def replaced(log: Path) -> None:
+    copy = log.with_name("copy")
+    copy.write_bytes(log.read_bytes())
+    copy.replace(log)
+
+
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("harm", [os.unlink, cut, replaced])
+async def test_a_log_that_was_taken_away_is_noticed(tmp_path: Path, sync: bool, harm: Callable[[Path], None]) -> None:
+    """Nothing counts as durable that is in no file any more; the error names the file, and other logs go on."""
+    journals = store(tmp_path, sync=sync)
+    journal = await fresh(journals, *chain(2))
+    other = await journals.create(Key("agent", "other"), HEADER)
+    log = Path(journals.log_path(KEY))
+    harm(log)
+    journal.append(update(3, 2))
+    journal.flush()
+    other.flush()
+    waiters = [journal.sync(), other.sync()]
+    assert waiters[0] is not None
+    with pytest.raises(StoreError, match=f"cannot go on with {log}: it was removed") as error:
+        await waiters[0]
+    assert not error.value.retryable
+    if waiters[1] is not None:
+        await waiters[1]
+    with pytest.raises(StoreError, match="it was removed"):
+        journal.flush()
+    await journal.discard()
     await journals.close()
 
 
