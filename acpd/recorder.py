@@ -19,8 +19,6 @@ from acpd.tasks import Tasks
 from acpd.wire import blobs, frames, splice, updates
 from acpd.wire.envelope import encode
 
-BLOB = 64 * 1024
-"""String values of this many bytes and more stand in blobs, so a payload below it needs no look."""
 _NOBODY = ("", "")
 
 Source = tuple[str, int]
@@ -136,7 +134,7 @@ class Recorder:
             self._pass(params, members, look)
         elif stored not in ("update", "compaction"):
             self._fact(stored, params, members, look, source)
-        elif len(params) < BLOB:
+        elif len(params) < blobs.LIMIT:
             self._update(params, members, look, source, stored)
         else:
             self._big_update(params, members, look, source, stored)

@@ -178,7 +178,7 @@ class Registry:
             self.new_id(), source.key.agent, cwd, source.header.command, directories, Parent(source.id, leaf)
         )
         source.scribe.commit()
-        making = self._tasks.spawn(self._fork(source, header, leaf), name=f"fork:{header.id}")
+        making = self._tasks.spawn(self._fork(source, header, leaf), name=f"fork:{header.id}", watched=True)
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:

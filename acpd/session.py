@@ -20,7 +20,7 @@ from acpd.audience import Audience
 from acpd.errors import AcpdError, AgentError, RequestError, StoreError
 from acpd.kept import Kept
 from acpd.needs import Agents, Link, Settings, Store
-from acpd.recorder import BLOB, Recorder, Source
+from acpd.recorder import Recorder, Source
 from acpd.scribe import Scribe
 from acpd.storage.contract import Journal, Key
 from acpd.tasks import Tasks
@@ -201,7 +201,7 @@ class LiveSession:
     def _begin(self, prompt: Prompt) -> None:
         self.state = advance(self.state, On.PROMPTED)
         self.current = prompt
-        if len(prompt.blocks) >= BLOB:
+        if len(prompt.blocks) >= blobs.LIMIT:
             self.tasks.spawn(self._begin_big(prompt), name=f"blobs:{self.id}")
         else:
             self._record_prompt(prompt, prompt.blocks, ())

@@ -75,7 +75,6 @@ class AgentLink:
         self.mode = Mode.EARLY
         self.session: LiveSession | None = None
         self.said = capabilities.Initialized()
-        self.raw_initialize = b"{}"
         self.ended = False
         self.stderr_path = ""
         self.on_noise: Callable[[str], None] = lambda _: None

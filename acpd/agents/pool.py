@@ -63,7 +63,6 @@ class AgentPool:
         link = await self._spawn(host, choice, choice.cwd or cwd)
         try:
             answer = await link.ask("initialize", host.initialize, timeout=self.settings.start_timeout)
-            link.raw_initialize = answer
             link.said = capabilities.parse(answer)
             if link.said.protocolVersion != 1:
                 raise AgentError(f"agent {link.name} speaks ACP version {link.said.protocolVersion}, acpd speaks 1")

@@ -11,7 +11,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from acpd.recorder import BLOB, Shape
+from acpd.recorder import Shape
+from acpd.wire import blobs
 
 _decode_text = msgspec.json.Decoder(str).decode
 
@@ -33,7 +34,7 @@ class TextRun(Struct, gc=False):
     def text(self, line: bytes) -> bytes | None:
         """The inside of the text's JSON string, if this line is one more of the run."""
         head, tail = self.head, self.tail
-        if not line.startswith(head) or not line.endswith(tail) or not len(head) + len(tail) <= len(line) < BLOB:
+        if not line.startswith(head) or not line.endswith(tail) or not len(head) + len(tail) <= len(line) < blobs.LIMIT:
             return None
         text = line[len(head) : len(line) - len(tail)]
         if b'"' in text:
