@@ -12,7 +12,6 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from acpd import errors
-from acpd.agents.link import AgentLink
 from acpd.config import without_secrets
 from acpd.errors import AgentError, RequestError, SessionNotFound
 from acpd.session import LiveSession
@@ -67,7 +66,9 @@ async def _record(connection: Connection, said: OldSession, params: bytes) -> Li
         await _name(session)
     except BaseException:
         link.session = None
-        connection.tasks.spawn(_undo(connection, session, link), name=f"undo:{said.sessionId}")
+        connection.tasks.spawn(link.stop(), name="stop:unused")
+        if session is not None:
+            await registry.abandon(session)
         raise
     session.link = link
     session.remember_link(link)
@@ -75,12 +76,6 @@ async def _record(connection: Connection, said: OldSession, params: bytes) -> Li
     session.scribe.commit()
     link.release()
     return session
-
-
-async def _undo(connection: Connection, session: LiveSession | None, link: AgentLink) -> None:
-    if session is not None:
-        await connection.registry.delete(session.id)
-    await link.stop()
 
 
 async def _name(session: LiveSession) -> None:

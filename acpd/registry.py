@@ -94,6 +94,14 @@ class Registry:
         await self.store.journals.delete(key)
         await self.store.catalog.delete(key.session)
 
+    async def abandon(self, session: LiveSession) -> None:
+        """Leave nothing of a session whose adoption failed."""
+        session.closed = True
+        session.scribe.stop()
+        del self.live[session.id], self._savers[session.id]
+        await self._discard(session.key, session.scribe.journal)
+        await self.store.lease.give_up(session.key)
+
     async def _drop(self, key: Key, journal: Journal | None) -> None:
         """Give up what was taken for a session that cannot be opened."""
         if journal is not None:
