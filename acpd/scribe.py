@@ -1,7 +1,8 @@
 """The one writer of a live session's log: ids, seq, order, and what happens when the disk says no.
 
 A failed write (disk full): nothing is lost, nothing unwritten is sent; it is tried again each second and with each
-request, and after GIVE_UP seconds the owner is told (docs/architecture.md, "What is durable when").
+request. After GIVE_UP seconds, or at once if waiting cannot help, the owner is told (docs/architecture.md, "What is
+durable when").
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class Scribe:
             self._gave_up = False
             self._on_stuck(error)
         self.error = error
-        if now - self._failing_since >= GIVE_UP and not self._gave_up:
+        if (not error.retryable or now - self._failing_since >= GIVE_UP) and not self._gave_up:
             self._gave_up = True
             self.give_up(error)
         if self._timer is None and not self._stopped:

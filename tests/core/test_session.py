@@ -547,6 +547,24 @@ async def test_thirty_seconds_without_disk(world: World) -> None:
     assert [("p1", "cancelled"), ("p2", "cancelled"), ("p4", "end_turn")] == ends(world.log(session))
 
 
+async def test_a_log_that_no_waiting_mends(world: World) -> None:
+    """Its prompts are answered with the cause at once."""
+    session, voice, editor = await running(world, "p1", "p2")
+
+    def gone() -> None:
+        raise StoreError("write", "the log", cause="it was removed")
+
+    session.scribe.journal.flush = gone  # type: ignore[method-assign]
+    voice.say("a")
+    for name in ("p1", "p2"):
+        assert "it was removed" in (await editor.answered(name))["error"]["message"]
+    del session.scribe.journal.flush
+    world.failed.clear()
+    put_forward(RETRY_EVERY)
+    voice.end("cancelled")
+    await session.idle()
+
+
 async def test_a_big_prompt_that_cannot_be_stored(world: World) -> None:
     """After 30 seconds it is answered with the cause and is no part of the conversation; what waits behind it begins."""
     session, voice = await world.with_agent()
