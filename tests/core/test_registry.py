@@ -403,13 +403,19 @@ async def test_the_catalog_is_brought_up_to_the_log_on_request(world: World, mon
     await session.idle()
 
 
-async def test_a_catalog_that_is_made_anew_is_waited_for(world: World) -> None:
-    """At a start the catalog may not know a session yet: opening and listing wait until it does, but not for ever."""
+async def not_known_yet(world: World) -> tuple[LiveSession, Row]:
+    """A closed session that the catalog, which is being made, has no row of yet; and that row."""
     session = await closed(world)
     row = await world.store.catalog.get(session.id)
     assert row is not None
     await world.store.catalog.delete(session.id)
     world.registry.complete.clear()
+    return session, row
+
+
+async def test_a_catalog_that_is_made_anew_is_waited_for(world: World) -> None:
+    """At a start the catalog may not know a session yet: opening and listing wait until it does, but not for ever."""
+    session, row = await not_known_yet(world)
     opening, listing = start(world.registry.open(session.id)), start(world.registry.refresh())
     for _ in range(100):
         await asyncio.sleep(0)
@@ -457,11 +463,7 @@ async def test_a_session_that_somebody_came_back_to_is_not_forgotten(world: Worl
 
 async def test_a_session_that_a_catalog_in_the_making_does_not_know_yet(world: World) -> None:
     """Not "no such session", after which it would be looked for elsewhere, but an error that passes."""
-    session = await closed(world)
-    row = await world.store.catalog.get(session.id)
-    assert row is not None
-    await world.store.catalog.delete(session.id)
-    world.registry.complete.clear()
+    session, row = await not_known_yet(world)
     opening = start(world.registry.open(session.id))
     for _ in range(50):
         await asyncio.sleep(0.0005)
