@@ -1,8 +1,8 @@
 """The one writer of a live session's log: ids, seq, order, and what happens when the disk says no.
 
 A failed write (disk full): nothing is lost, nothing unwritten is sent; it is tried again each second and with each
-request. After GIVE_UP seconds, or at once if waiting cannot help, the owner is told (docs/architecture.md, "What is
-durable when").
+request. After GIVE_UP seconds, or at once if waiting cannot help, the owner is told:
+docs/architecture.md, "What is durable when".
 """
 
 from __future__ import annotations
