@@ -255,12 +255,13 @@ class Recorder:
     def config(self, said: bytes) -> None:
         """Store the mode and options that an answer of the agent names, if it names any."""
         if said.startswith(b"{") and splice.members(said).keys() & {"modes", "configOptions", "currentModeId"}:
-            from acpd.wire import answers
-
-            self.scribe.fact("config", self._config(answers.settings(said)))
+            self.scribe.fact("config", self._config(said))
 
     def _config(self, said: bytes) -> bytes:
-        """The stored mode and options, changed by what this object says about them."""
+        """The stored mode and options, changed by what this object says about them and is sound."""
+        from acpd.wire import answers
+
+        said = answers.settings(said)
         spans = splice.members(said)
         known = self.fold.config
         modes = bytes(known.modes) if known is not None and known.modes is not UNSET else b"null"

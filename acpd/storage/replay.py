@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -43,7 +44,8 @@ _OPEN = frozenset({"pending", "in_progress"})
 _QUOTE = 0x22
 
 
-class _Plain(Struct, gc=False, forbid_unknown_fields=True, tag_field="type", tag="text"):
+class _Plain(Struct, gc=False, forbid_unknown_fields=True):
+    type: Literal["text"]  # no tag: one that is missing would be right
     text: str
 
 
@@ -59,9 +61,10 @@ class _PlainParams(Struct, gc=False):
     update: _PlainChunk
 
 
-class _Text(Struct, gc=False, forbid_unknown_fields=True, tag_field="type", tag="text"):
+class _Text(Struct, gc=False, forbid_unknown_fields=True):
     """A text block that carries nothing but text."""
 
+    type: Literal["text"]
     text: Raw
 
 

@@ -7,7 +7,7 @@ agent-plan, and the RFDs on plan operations and compaction.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -28,9 +28,10 @@ class _Sound(Struct, gc=False):
     update: updates.Update
 
 
-class _Text(Struct, gc=False, forbid_unknown_fields=True, tag_field="type", tag="text"):
+class _Text(Struct, gc=False, forbid_unknown_fields=True):
     """A text block that carries nothing but text."""
 
+    type: Literal["text"]
     text: Raw
 
 

@@ -6,6 +6,8 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from acpd.errors import StoreError
 from acpd.scribe import GIVE_UP, RETRY_EVERY
 from acpd.session import LiveSession
@@ -117,6 +119,29 @@ async def test_mode_and_options_are_merged(world: World) -> None:
     ]
     assert modes["availableModes"] == facts[2]["modes"]["availableModes"]
     assert {"modes", "configOptions"} == json.loads(session.setup_answer()).keys()
+
+
+async def test_a_mode_update_brings_no_malformed_options(world: World) -> None:
+    """Members that are not its own are looked at too before they become an answer of load."""
+    session, voice = await world.with_agent()
+    voice.say({"sessionUpdate": "current_mode_update", "currentModeId": "code", "configOptions": "x", "modes": [5]})
+    session.on_batch_end()
+    assert b"{}" == session.setup_answer()
+
+
+NO_BLOCKS: list[Json] = [{"text": "x"}, {"type": "texts", "text": "x"}, {"type": None, "text": "x"}, {"type": "text"}]
+
+
+@pytest.mark.parametrize("content", NO_BLOCKS)
+async def test_a_block_that_is_none_is_in_no_replay(world: World, content: Json) -> None:
+    """Alone and behind a sound chunk of the same message, where chunks are joined."""
+    updates = [chunk("a", messageId="m") | more for more in ({"content": content}, {})]
+    session, voice = await world.with_agent()
+    for each in (*updates, *updates):
+        voice.say(each)
+    session.on_batch_end()
+    await load(session, late := Editor())
+    assert "aa" == "".join(late.texts)
 
 
 async def test_what_cannot_be_sent_is_kept_and_counted(world: World) -> None:
