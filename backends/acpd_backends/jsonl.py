@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,21 +25,18 @@ from acpd.storage.contract import Journal, Journals, Key
 from acpd.storage.fold import Fold
 from acpd.storage.tree import SessionTree
 from acpd.wire.lines import VERSION, Header, Stored, header_line
-from acpd_backends import logfile
+from acpd_backends import logfile, logfolders
 from acpd_backends.blobfiles import put_blobs
 from acpd_backends.commits import Committer, Syncable
-from acpd_backends.files import FILES, Files, failed, is_abandoned
+from acpd_backends.files import FILES, Files, failed
 from acpd_backends.forks import write_fork
 from acpd_backends.indexfile import update_index, write_index
 from acpd_backends.logfile import LogFile, LogPaths
-from acpd_backends.names import Layout, encode, recall
+from acpd_backends.names import Layout, encode
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _TAIL = 4096
-LOG_SUFFIX, TEMP_SUFFIX = ".log.jsonl", ".tmp"
-_LOG = re.compile(r"(.+)\.log\.jsonl\Z")
-_TEMP = re.compile(r"([^.]+)\.(log\.jsonl|log\.jsonl\.torn-\d+|jsonl|idx|name)\.\d+(?:-\d+)?\.tmp\Z")
 
 
 class JsonlJournal(Journal, Syncable):
@@ -413,65 +409,19 @@ class JsonlJournals(Journals):
     def _delete(self, key: Key) -> None:
         """Everything whose name begins with the session's; the log last, so that a broken-off attempt can be repeated."""
         paths = self.paths(key)
-        self._remove(paths, paths.log)
-
-    def _remove(self, paths: LogPaths, last: Path) -> None:
-        prefix = f"{paths.stem}."
-        try:
-            names = [name for name in os.listdir(paths.folder) if name.startswith(prefix)]
-        except FileNotFoundError:
-            return
-        for name in sorted(names, key=lambda name: (paths.folder / name == last, name)):
-            path = paths.folder / name
-            if path.is_dir() and not path.is_symlink():
-                self.files.remove_tree(path)
-            else:
-                self.files.unlink(path)
-        if names:
-            self.files.sync_folder(paths.folder)
+        logfolders.remove(paths, paths.log, self.files)
 
     async def scan(self, user: str | None, /) -> AsyncIterator[Key]:
-        keys = self._scan(user)
+        keys = logfolders.scan(self.layout, user)
         while (found := await asyncio.to_thread(next, keys, None)) is not None:
             for key in found:
                 yield key
 
-    def _scan(self, user: str | None) -> Iterator[list[Key]]:
-        """The keys of each folder of sessions. Files that are none of ours, and links, are left out."""
-        for agent, place in self.layout.places(user):
-            folder = place / "sessions"
-            found = []
-            for stem in _logs_in(folder):
-                session = recall(folder, stem)
-                if session is not None:
-                    found.append(Key(agent=agent or _agent_of(LogPaths(folder, stem)), session=session, user=user))
-            yield found
-
     async def sweep(self, user: str | None, /) -> set[str]:
         try:
-            return await asyncio.to_thread(self._sweep, user)
+            return await asyncio.to_thread(logfolders.sweep, self.layout, user, self.files)
         except OSError as error:
             raise failed("look through", f"the store {self.layout.home(user)}", error) from error
-
-    def _sweep(self, user: str | None) -> set[str]:
-        found: set[str] = set()
-        for _, place in self.layout.places(user):
-            folder = place / "sessions"
-            names = _files_in(folder, LOG_SUFFIX, TEMP_SUFFIX)
-            for name in names:
-                if name.endswith(TEMP_SUFFIX) and (match := _TEMP.match(name)) and is_abandoned(folder / name):
-                    with contextlib.suppress(OSError):  # of a store that may only be read, or removed by another's sweep
-                        self._clear(LogPaths(folder, match[1]), folder / name, of_log=match[2] == "log.jsonl")
-            stems = (match[1] for name in names if (match := _LOG.match(name)))
-            found.update(session for stem in stems if (session := recall(folder, stem)) is not None)
-        return found
-
-    def _clear(self, paths: LogPaths, temp: Path, *, of_log: bool) -> None:
-        """A temporary file that nobody writes any more; of a log, which was to be a fork, its blobs too."""
-        if of_log and not os.path.lexists(paths.log):
-            self._remove(paths, temp)
-        else:
-            self.files.unlink(temp)
 
     async def close(self) -> None:
         """Close every log that is still open and wait for its sync. Raises the first StoreError, after all were tried."""
@@ -524,26 +474,3 @@ def _mend_tail(log: LogFile, paths: LogPaths, files: Files) -> str:
         number += 1
     files.truncate_tail(paths.log, at, paths.torn(number))
     return f"a torn last line was cut off and kept as {paths.torn(number).name}"
-
-
-def _files_in(folder: Path, *suffixes: str) -> list[str]:
-    """Names of the files here that end so; links are none of ours."""
-    try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if entry.name.endswith(suffixes) and entry.is_file(follow_symlinks=False)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _logs_in(folder: Path) -> list[str]:
-    return [match[1] for name in _files_in(folder, LOG_SUFFIX) if (match := _LOG.match(name))]
-
-
-def _agent_of(paths: LogPaths) -> str:
-    """The agent that the header names; "" if it cannot be told."""
-    try:
-        with LogFile(paths) as log:
-            header = log.any_header()
-    except OSError:
-        return ""
-    return header.agent if header else ""
