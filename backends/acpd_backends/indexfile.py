@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from acpd_backends import logfile
 from acpd_backends.files import Files
-from acpd_backends.lineindex import Irregular, LineIndex
+from acpd_backends.lineindex import LineIndex
 from acpd_backends.logfile import LogFile, LogPaths
+from acpd_backends.records import Irregular
 
 
 def update_index(paths: LogPaths, files: Files) -> None:
@@ -30,7 +31,7 @@ def write_index(paths: LogPaths, index: LineIndex | None, files: Files) -> None:
     """
     if index is None:
         files.unlink(paths.index)
-    elif not index.old:
-        files.write_atomic(paths.index, bytes(index.data), sync=False)
+    elif index.is_new:
+        files.write_atomic(paths.index, index.added, sync=False)
     elif index.added:
-        files.append(paths.index, bytes(index.added))
+        files.append(paths.index, index.added)

@@ -3,7 +3,7 @@
     <session>.log.jsonl         header, then every entry and fact; appended to, never rewritten
     <session>.log.jsonl.torn-1  what was cut off after a crash
     <session>.jsonl             context: a projection, written by the session
-    <session>.idx               cache, see `lineindex`
+    <session>.idx               cache, see `records`
     <session>.blobs/<sha256>    big strings
 
 Appending is a write(2) on the event loop (about 2 us); everything else happens in threads. Only the holder of the

@@ -7,6 +7,7 @@ All functions raise OSError as it comes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +22,8 @@ from acpd.storage.scan import Block, Item, blocks, ends_whole, parse, parse_line
 from acpd.storage.tree import SessionTree, load
 from acpd.wire.lines import VERSION, Header, Stored
 from acpd_backends.blobfiles import Restore, absent, payload
-from acpd_backends.lineindex import NONE, SIZE, Irregular, LineIndex, check_of, is_branched, last_record, sound, walk_back
+from acpd_backends.lineindex import LineIndex
+from acpd_backends.records import BRANCHED, KIND, NONE, SIZE, Irregular, Record, Records, check_of, known, last_of, walk_back
 
 WINDOW_LINES = 2000
 WINDOW_BYTES = 1 << 20
@@ -64,12 +66,22 @@ class LogFile:
         """Raises FileNotFoundError."""
         self.paths = paths
         self._fd = os.open(paths.log, os.O_RDONLY | os.O_CLOEXEC)
+        self._index = -1
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         os.close(self._fd)
+        if self._index >= 0:
+            os.close(self._index)
+
+    def open_index(self) -> int | None:
+        """A descriptor of the index file, good as long as the log is open; None if there is no such file."""
+        if self._index < 0:
+            with contextlib.suppress(FileNotFoundError):
+                self._index = os.open(self.paths.index, os.O_RDONLY | os.O_CLOEXEC)
+        return self._index if self._index >= 0 else None
 
     @property
     def size(self) -> int:
@@ -155,35 +167,35 @@ class LogFile:
 
 def last_saved(log: LogFile) -> tuple[int, bool] | None:
     """(end, branched) by the last record of the index file alone; None if there is no such file or it is not of this log."""
-    _, data = _last_records(log, 1)
-    if not data or sound(data) is None:
-        return None
     try:
-        return _verified(log, data)[0], is_branched(data)
+        last = last_of(_last_records(log, 1)[1])
+        return _verified(log, last)[0], bool(last.flags & BRANCHED)
     except Irregular:
         return None
 
 
 def _last_records(log: LogFile, count: int) -> tuple[int, bytes]:
-    """(number of the first, records) of the last `count` records of the index file; empty if it is absent or torn."""
-    try:
-        with log.paths.index.open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            start = max(0, size - count * SIZE)
-            data = os.pread(file.fileno(), size - start, start)
-    except FileNotFoundError:
-        return 0, b""
-    return start // SIZE, b"" if size % SIZE else data
+    """(number of the first, records) of the last `count` records of the index file; empty if there is none.
+
+    Raises Irregular if it cannot be an index file.
+    """
+    source = log.open_index()
+    size = 0 if source is None else os.fstat(source).st_size
+    start = max(0, size - count * SIZE)
+    data = b"" if source is None else os.pread(source, size - start, start)
+    if size % SIZE or not known(data[KIND::SIZE]):
+        raise Irregular
+    return start // SIZE, data
 
 
 def _recent(log: LogFile, count: int) -> list[Stored] | None:
     """The last entries by the end of the index file, at the same cost however long the log is; None if that does not do."""
     saved = last_saved(log)
-    first, data = _last_records(log, 4 * count + 64)
-    if saved is None or saved[0] != log.size or sound(data) is None:
+    if saved is None or saved[0] != log.size:
         return None
-    places = walk_back(data, first, count)
     try:
+        first, data = _last_records(log, 4 * count + 64)
+        places = walk_back(data, first, count)
         return None if places is None else [log.stored_at(place) for place in places]
     except Irregular:
         return None
@@ -192,37 +204,25 @@ def _recent(log: LogFile, count: int) -> list[Stored] | None:
 def read_index(log: LogFile) -> LineIndex | None:
     """The index file, if there is one that belongs to this log; what was appended to the log since is not in it."""
     try:
-        with log.paths.index.open("rb", buffering=0) as file:
-            data = bytearray(os.fstat(file.fileno()).st_size)
-            whole = file.readinto(data) == len(data)
-    except OSError:
-        return None
-    if not data or not whole or sound(data) is not data:
-        return None
-    view = memoryview(data)
-    try:
-        _verified(log, view[: (len(data) // 64 + 1) * 32])
-        end, last_id = _verified(log, view)
-    except Irregular:
+        source = log.open_index()
+        if source is None:
+            return None
+        records = Records(source, os.fstat(source).st_size)
+        _verified(log, records[len(records) // 2])
+        end, last_id = _verified(log, records[len(records) - 1])
+        return LineIndex(records, end, last_id, log.line_at)
+    except (Irregular, OSError):
         return None
 
-    def line_at(number: int) -> bytes:
-        return log.line_at(index.offset(number))
 
-    view.release()
-    index = LineIndex(data, end, last_id, line_at)
-    return index
-
-
-def _verified(log: LogFile, data: bytes | memoryview) -> tuple[int, str]:
-    """Where the line of the last of these records ends, and its id. Raises Irregular if it is another line."""
-    offset, seq, check = last_record(data)
-    text = log.line_at(offset)
+def _verified(log: LogFile, record: Record) -> tuple[int, str]:
+    """Where the line of this record ends, and its id. Raises Irregular if it is another line."""
+    text = log.line_at(record.offset)
     items = parse_line(text)
-    end = offset + len(text) + 1
+    end = record.offset + len(text) + 1
     if end > log.size or len(items) != 1 or not isinstance(items[0], Stored):
         raise Irregular
-    if items[0].seq != seq or check_of(items[0].id) != check:
+    if items[0].seq != record.seq or check_of(items[0].id) != record.check:
         raise Irregular
     return end, items[0].id
 
@@ -233,7 +233,7 @@ def complete_index(log: LogFile, index: LineIndex | None = None) -> tuple[LineIn
         header, start = log.header()
         if header is None or header.version > VERSION:
             raise Irregular
-        index = LineIndex(bytearray(), start, "", lambda _: b"")
+        index = LineIndex(Records(), start, "", log.line_at)
     for block in blocks(log.chunks(index.end), offset=index.end, line=2):
         if not _indexed(index, block):
             return index, True
@@ -355,11 +355,7 @@ def read_path(paths: LogPaths, leaf: str | None, until: int | None) -> Iterator[
     """The entries from the root to `leaf` with `seq <= until`. Raises KeyError for an entry that is not there."""
     last = sys.maxsize if until is None else until
     with LogFile(paths) as log:
-        try:
-            lists = _indexed_path(log, leaf)
-        except Irregular:
-            lists = _walked_path(log, leaf)
-        kept = ([line for line in found if line.seq <= last] for found in lists)
+        kept = ([line for line in found if line.seq <= last] for found in _path(log, leaf))
         yield from windows(kept, Restore(paths.blobs))
 
 
@@ -369,6 +365,19 @@ def read_entries(paths: LogPaths, until: int | None) -> Iterator[list[Stored]]:
     with LogFile(paths) as log:
         lists = ([line for line in found if line.seq <= last] for found in _entries(log.lists(log.header()[1])))
         yield from windows(lists, Restore(paths.blobs))
+
+
+def _path(log: LogFile, leaf: str | None) -> Iterator[list[Stored]]:
+    """The path by the index; from where that proves to be wrong, by a whole read. Raises KeyError."""
+    given = 0
+    with contextlib.suppress(Irregular):
+        for found in _indexed_path(log, leaf):
+            yield found
+            given += len(found)
+        return
+    for found in _walked_path(log, leaf):
+        yield found[given:]
+        given = max(0, given - len(found))
 
 
 def _indexed_path(log: LogFile, leaf: str | None) -> Iterator[list[Stored]]:
@@ -443,18 +452,20 @@ def _gap(tree: SessionTree, position: int, line: Stored) -> Stored:
 def last_entries(paths: LogPaths, count: int) -> list[Stored]:
     """The last `count` entries of the path to the leaf; only these are read where the log has a sound index."""
     with LogFile(paths) as log:
-        recent = _recent(log, count)
-        lists = _last_lists(log, count) if recent is None else iter([recent])
-        return [line for window in windows(lists, Restore(paths.blobs)) for line in window]
+        found = _recent(log, count)
+        if found is None:
+            found = _last(log, count)
+        return [line for window in windows([found], Restore(paths.blobs)) for line in window]
 
 
-def _last_lists(log: LogFile, count: int) -> Iterator[list[Stored]]:
+def _last(log: LogFile, count: int) -> list[Stored]:
     try:
         index, _ = current_index(log)
+        lists = list(entries_of(log, index, index.path(index.leaf, count)))
     except Irregular:
         _, _, tree = load(log.items())
-        return picked(log, tree, tree.path()[-count:] if count > 0 else [])
-    return entries_of(log, index, index.path(index.leaf, count))
+        lists = list(picked(log, tree, tree.path()[-count:] if count > 0 else []))
+    return [line for found in lists for line in found]
 
 
 def torn_tail(log: LogFile) -> tuple[int, bool] | None:
