@@ -217,8 +217,9 @@ class Connection:
         self.tasks.spawn(asyncio.to_thread(audience.import_replay), name="import:replay")  # while the agent starts
         try:
             link = await self.warm()
-        except (AcpdError, OSError):
-            link = None  # why is in the log: the task that failed has said it
+        except (AcpdError, OSError) as error:
+            link = None
+            self.log("agent did not start", str(error))
         return initialize_answer(link.said if link else None, link.name if link else "", self.capabilities)
 
     async def warm(self) -> AgentLink:
@@ -226,7 +227,7 @@ class Connection:
         if self.host.warm is not None and not self.host.warm.ended:
             return self.host.warm
         if self._starting is None:
-            self._starting = self.tasks.spawn(self.pool.start(self.host, self.host.choice), name="agent:warm")
+            self._starting = self.tasks.spawn(self.pool.start(self.host, self.host.choice), name="agent:warm", watched=True)
             self._starting.add_done_callback(self._started)
         return await asyncio.shield(self._starting)
 

@@ -293,7 +293,7 @@ class LiveSession:
         if self.link is not None and self._starting is None:
             return self.link
         if self._starting is None:
-            self._starting = self.tasks.spawn(self._bring_up(), name=f"agent:{self.id}")
+            self._starting = self.tasks.spawn(self._bring_up(), name=f"agent:{self.id}", watched=True)
         return await asyncio.shield(self._starting)
 
     async def _bring_up(self) -> Link:

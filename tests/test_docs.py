@@ -262,7 +262,7 @@ def test_header_block() -> None:
 def test_the_smallest_session() -> None:
     """The Session that docs/storage.md shows is the one that passes the conformance suite."""
     blocks = fenced(ROOT / "docs" / "storage.md", "python")
-    assert inspect.getsource(DictSession) in blocks
+    assert any(block.endswith("\n\n\n" + inspect.getsource(DictSession)) for block in blocks)
     assert len(inspect.getsource(DictSession).splitlines()) <= 30
 
 

@@ -448,8 +448,8 @@ def _no_entry(key: Key, entry: str | None) -> StoreError:
 
 
 def _read_only(key: Key, cause: str) -> SessionReadOnly:
-    hint = "it can be read and exported; nothing was changed"
-    return SessionReadOnly("write", f"session {key.session}", cause=cause, hint=hint)
+    hint = f"nothing was changed; acpd show {key.session} shows what can be read"
+    return SessionReadOnly("open", f"session {key.session}", cause=cause, hint=hint)
 
 
 def _check_writable(log: LogFile, key: Key) -> None:
