@@ -157,6 +157,9 @@ class Connection:
             self.peer.refuse(identifier, error)
             return
         self._spawn(identifier, handler, params, method)
+        if method == "session/close":  # before the next line is looked at: its cancel must not hit a prompt behind it
+            with contextlib.suppress(RequestError):
+                self.registry.begin_close(messages.parse_close(params).sessionId)
         if method == "initialize":  # what comes behind it is handled behind it
             self.peer.hold()
             self._running[identifier].add_done_callback(lambda _: self.peer.release())
@@ -384,9 +387,7 @@ class Connection:
         return b"{}"
 
     async def delete(self, _identifier: bytes, params: Params) -> bytes:
-        session_id = messages.parse_delete(params).sessionId
-        await listing.delete_inner(self, session_id)
-        await self.registry.delete(session_id)
+        await self.registry.delete(messages.parse_delete(params).sessionId, partial(listing.delete_inner, self))
         return b"{}"
 
     # -- turns and settings

@@ -74,6 +74,7 @@ class Restorer:
             raise AgentError(
                 f"the working directory of session {session.id} is gone: {cwd}", hint="make it again, then prompt again"
             )
+        await self._pool.end_leftovers()  # a dead acpd's agent of this session, which another one had open
         link = await self._link(session, host)
         try:
             await self._restore(session, link)

@@ -93,8 +93,9 @@ class Fold:
         return not self.branched and not self.warnings
 
     def add(self, line: Stored) -> None:
-        self.seq = line.seq
-        self.last_id = line.id
+        if line.seq > self.seq or not self.last_id:  # lines that stand twice take no number back
+            self.seq = line.seq
+            self.last_id = line.id
         if line.at:
             self.updated_at = line.at
         if line.src is not None:

@@ -285,6 +285,16 @@ async def test_a_prompt_while_the_session_is_closed(house: House, monkeypatch: p
         assert ({}, {"stopReason": "end_turn"}) == (await closing, await prompting)
 
 
+async def test_a_prompt_right_behind_a_close(house: House) -> None:
+    """In the same read as well it is not hit by the close's cancel: it opens the session again."""
+    async with desk(house, house.host()) as one:
+        session = await one.new()
+        await one.prompt(session, "say one")
+        closing, prompting = start(one.ask("session/close", sessionId=session)), start(one.prompt(session, "say two"))
+        assert ({}, {"stopReason": "end_turn"}) == (await closing, await prompting)
+        assert ["one", "two"] == [text for text in one.texts if text in ("one", "two")]
+
+
 async def test_a_cancel_behind_a_prompt_that_opens_the_session(house: House) -> None:
     """It finds it, in the same read too: the agent never hears of it."""
     async with desk(house, house.host()) as one:

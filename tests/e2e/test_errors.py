@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -294,6 +296,25 @@ def test_a_log_that_cannot_be_read_harms_only_its_session(tmp_path: Path, mark: 
     with start(tmp_path, mark) as client:
         client.load(one, tmp_path)
         assert "kept" in client.text(one)
+
+
+def test_a_pipe_in_the_place_of_a_log_is_not_waited_for(tmp_path: Path, mark: str) -> None:
+    """A load of it, and `acpd show`, are told that it is no file."""
+    with start(tmp_path, mark) as client:
+        session = client.new(tmp_path)
+        assert "end_turn" == client.prompt(session, "say kept")
+    path = store.log(tmp_path / "home", session).path
+    path.unlink()
+    os.mkfifo(path)
+    with start(tmp_path, mark) as client:
+        error = failing(client, "session/load", {"sessionId": session, "cwd": str(tmp_path), "mcpServers": []})
+        assert session in error.message
+        assert "no file" in error.message
+    shown = subprocess.run(
+        commands.acpd("show", session), env={**os.environ, "ACPD_HOME": str(tmp_path / "home")}, capture_output=True, timeout=30
+    )
+    assert 1 == shown.returncode
+    assert b"no file" in shown.stderr
 
 
 def test_a_session_that_is_open_elsewhere_says_where(tmp_path: Path, mark: str) -> None:
