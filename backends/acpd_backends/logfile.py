@@ -68,9 +68,14 @@ class LogFile:
         """Raises FileNotFoundError."""
         self.paths = paths
         self._fd = os.open(paths.log, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not be waited for
-        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+        mode = os.fstat(self._fd).st_mode
+        if not stat.S_ISREG(mode):
             os.close(self._fd)
-            raise OSError(errno.EINVAL, "it is no file")
+            raise (
+                IsADirectoryError(errno.EISDIR, "Is a directory")
+                if stat.S_ISDIR(mode)
+                else OSError(errno.EINVAL, "it is no file")
+            )
         self._index = -1
 
     def __enter__(self) -> Self:
