@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 from msgspec.structs import replace
 
+from acpd import pages
 from acpd.errors import INVALID_REQUEST, RequestError, SessionBusy, SessionNotFound, StoreError
 from acpd.needs import Agents, Settings, Store
 from acpd.recovery import recover
@@ -274,8 +275,7 @@ class Registry:
                 behind[session_id] = saver.current()
         for session_id in list(self._gone):
             await self._remove_row(session_id)
-        rows = await self.store.catalog.page(agent=agent, cwd=cwd, after=after, limit=limit)
-        following = After(rows[-1].updatedAt, rows[-1].id) if len(rows) == limit else None
+        rows, following = await pages.page(self.store, self.user, agent=agent, cwd=cwd, after=after, limit=limit)
         rows = [row for row in rows if row.id not in behind and row.id not in self._gone]
         if behind and after is None:
             rows += [row for row in behind.values() if row.prompted and agent in (None, row.agent) and cwd in (None, row.cwd)]

@@ -33,6 +33,8 @@ ROOT = -1
 """In the place of a position: before the first entry."""
 
 _MOST_WARNINGS = 100
+_SEQS = 1 << 32
+"""Enough of a `seq` to tell two lines apart; an edited log may have one of any size."""
 
 
 class Finding(NamedTuple):
@@ -75,7 +77,7 @@ class SessionTree:
         """Positions of entries that hang where a line was lost."""
         self.findings: list[Finding] = []
         self._newest: dict[str, int] = {}
-        self._seqs: array[int] = array("q")
+        self._seqs: array[int] = array("Q")
         self._lost: dict[int, str] = {}
         """The parents that the entries in `gaps` name."""
         self._copies: dict[str, int] = {}
@@ -120,7 +122,7 @@ class SessionTree:
 
     def _stands_at(self, position: int, line: Stored) -> bool:
         """Whether this line, whose id is known, is the one at `position`, once more."""
-        if self._seqs[position] != line.seq:
+        if self._seqs[position] != line.seq % _SEQS:
             return False
         parent = self.parents[position]
         said = self._lost.get(position) if position in self.gaps else None if parent == ROOT else self.ids[parent]
@@ -132,7 +134,7 @@ class SessionTree:
         self.ids.append(identifier)
         self.parents.append(parent)
         self.types.append(sys.intern(line.type))
-        self._seqs.append(line.seq)
+        self._seqs.append(line.seq % _SEQS)
         self._children = None
 
     def damaged(self, number: int, kind: str, detail: str = "") -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from acpd.errors import SessionNotFound, SessionReadOnly, StoreError
-from acpd.storage.contract import Journal, Journals, Key
+from acpd.storage.contract import Journal, Journals, Key, Row
 from acpd.storage.fold import Fold
 from acpd.storage.tree import SessionTree
 from acpd.wire.lines import VERSION, Header, Stored, header_line
@@ -411,6 +411,17 @@ class JsonlJournals(Journals):
         paths = self.paths(key)
         logfolders.remove(paths, paths.log, self.files)
 
+    async def rows(self, keys: Sequence[Key], /) -> AsyncIterator[list[tuple[Key, Row | None]]]:
+        from acpd_backends.rowreader import Task, read_all  # where there is something to read again
+
+        tasks = [Task(key.session, key.agent, key.user, str((at := self.paths(key)).folder), at.stem) for key in keys]
+        async for part in read_all(tasks):
+            yield [(Key(task.agent, task.session, task.user), found.row) for task, found in part if not found.unreadable]
+
+    async def sizes(self, keys: Sequence[Key], /) -> list[int | None]:
+        paths = [self.paths(key).log for key in keys]
+        return await asyncio.to_thread(lambda: [_size(path) for path in paths])
+
     async def scan(self, user: str | None, /) -> AsyncIterator[Key]:
         keys = logfolders.scan(self.layout, user)
         while (found := await asyncio.to_thread(next, keys, None)) is not None:
@@ -441,6 +452,13 @@ def _next_of(key: Key, windows: Iterator[list[Stored]]) -> list[Stored] | None:
         return next(windows, None)
     except KeyError as error:
         raise _no_entry(key, str(error.args[0])) from error
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None
 
 
 def _no_entry(key: Key, entry: str | None) -> StoreError:

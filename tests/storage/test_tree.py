@@ -98,6 +98,12 @@ def test_a_line_that_stands_twice_moves_nothing(count: int) -> None:
     assert ("t", 5) == (fold.leaf, fold.seq)
 
 
+def test_a_seq_may_be_any_number() -> None:
+    """In an edited log: too big for any integer of a machine, or the same for all."""
+    tree = tree_of(update("a", None, 1 << 70), update("b", "a", 1 << 70), update("a", "b", 5), update("a", None, 1 << 70))
+    assert (["a", "b", "a#2"], ["a", "b", "a#2", "a#3"]) == (names(tree), tree.ids)
+
+
 def test_unknown_types_are_links_of_the_chain() -> None:
     """An entry of a type that nobody knows is part of the path."""
     tree = tree_of(*chain(1), entry("hologram", "h", "e0", 2, AT, b',"x":[1]'), update("y", "h", 3))
