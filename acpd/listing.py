@@ -157,7 +157,7 @@ async def _new_ones(connection: Connection, link: AgentLink, listed: list[Raw], 
     folders = await asyncio.to_thread(lambda: [normal_folder(one.cwd) for one in said])
     known = await connection.registry.store.catalog.known_inner(link.name, [one.sessionId for one in said])
     for session in connection.registry.live.values():
-        known.add(session.fold.inner)
+        known.add(session.fold.last_inner)
         if session.link is not None:  # one that is not remembered yet because it is not primed yet
             known.add(msgspec.json.decode(session.link.inner, type=str))
     return [

@@ -201,18 +201,15 @@ class Registry:
 
     async def _fork(self, source: LiveSession, header: Header, leaf: str | None) -> LiveSession:
         target = self.key(header.id, header.agent)
-        inner = source.fold.inner
         try:
             await self.store.journals.fork(source.key, target, header, entry=leaf)
             _, fold = await self.store.journals.peek(target)
             await self.store.catalog.put(row_of(target, header, fold, 0, "open"))
-            session = await self.open(header.id)
+            return await self.open(header.id)
         except BaseException:
             await self.store.journals.delete(target)
             await self.store.catalog.delete(header.id)
             raise
-        session.fork_of = lambda: inner if source.fold.leaf == leaf and source.fold.inner == inner else ""
-        return session
 
     async def _unwanted(self, making: asyncio.Task[LiveSession]) -> None:
         """Nobody learnt the id of what is being made."""

@@ -49,7 +49,6 @@ class LiveSession:
         "closed",
         "current",
         "fold",
-        "fork_of",
         "header",
         "host",
         "id",
@@ -103,8 +102,6 @@ class LiveSession:
         """What the user is told then."""
         self.restores_failed = 0
         """How often in a row the agent ended, or said nothing, when it was to resume or load its own session."""
-        self.fork_of: Callable[[], str] = str
-        """The agent's id of the session that this one was forked from, while that has not moved on; else empty."""
         self.on_idle: Callable[[], None] = lambda: None
         self.closed = False
         """Whether its agent is being stopped, or was: none is started any more."""
@@ -170,7 +167,6 @@ class LiveSession:
         """Store which agent drives the session now, under which id of its own. `state`: "adopting" until all is recorded."""
         body = b',"link":"%b","agent":%b,"inner":%b' % (link.id.encode(), encode(link.name), link.inner)
         self.scribe.fact("link", body + (b',"state":"%b"' % state if state else b""))
-        self.fork_of = str
 
     def take_primer(self) -> str:
         primer, self.primer = self.primer, ""

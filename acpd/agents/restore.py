@@ -11,12 +11,13 @@ import os
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from acpd import errors
 from acpd.agents.link import AgentLink, Mode
 from acpd.agents.pool import AgentPool, Host
 from acpd.config import HIDDEN, AgentChoice
-from acpd.errors import AgentError, RequestError
+from acpd.errors import AgentError, RequestError, StoreError
 from acpd.session import LiveSession
 from acpd.wire import frames, splice
 from acpd.wire.envelope import encode
@@ -146,8 +147,9 @@ class Restorer:
 
     async def _fork(self, session: LiveSession, link: AgentLink) -> bytes | None:
         """The agent's own fork of the session that this one was forked from, if it has one."""
-        inner = session.fork_of()
-        if not inner or not link.said.agentCapabilities.sessionCapabilities.has("fork"):
+        able = link.said.agentCapabilities.sessionCapabilities.has("fork")
+        inner = await _forked_from(session) if able else ""
+        if not inner:
             return None
         source = encode(inner)
         try:
@@ -207,6 +209,18 @@ class Restorer:
         except RequestError:
             start, end = splice.members(result)["configOptions"]
             _say(session, link, b'{"sessionUpdate":"config_option_update","configOptions":%b}' % result[start:end])
+
+
+async def _forked_from(session: LiveSession) -> str:
+    """The agent's own id of the session that this one was forked from, if that still ends where it was forked; else empty."""
+    parent = session.header.parent
+    if parent is None or session.fold.link is not None:
+        return ""
+    try:
+        _, fold = await session.store.journals.peek(replace(session.key, session=parent.sessionId))
+    except StoreError:  # it is gone
+        return ""
+    return fold.inner if fold.leaf == parent.entryId else ""
 
 
 def inner_id(result: bytes) -> bytes:

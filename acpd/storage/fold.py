@@ -68,6 +68,7 @@ class Fold:
         self.labels: dict[str, str] = {}
         self.link: Stored | None = None
         self.inner = ""
+        """The agent's own id of the session, if that holds the path to the leaf: the newest `link`, if no `leaf` is newer."""
         self.src: tuple[str, int] | None = None
         self.turn: str | None = None
         """The id of the newest `turn` entry if that turn is still running."""
@@ -86,6 +87,11 @@ class Fold:
     def adopting(self) -> bool:
         """Whether the agent's own conversation was being recorded when the log ends: the agent still has all of it."""
         return self.link is not None and self.link.state == "adopting"
+
+    @property
+    def last_inner(self) -> str:
+        """The agent's own id of the session that it had last, whether that still fits or not."""
+        return self.link.inner if self.link is not None else ""
 
     @property
     def straight(self) -> bool:
@@ -152,6 +158,7 @@ class Fold:
         if line.entry != self.leaf:
             self.branched = True
         self.leaf = line.entry
+        self.inner = ""
 
     def _link(self, line: Stored) -> None:
         self.link = line

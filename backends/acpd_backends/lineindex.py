@@ -241,7 +241,7 @@ class LineIndex:
         """Lines that a fold must see itself: the last, the newest of their kind, all labels, open asks."""
         kinds = self._records.kinds
         found = {self._last, len(kinds) - 1}
-        found |= {kinds.rfind(kind) for kind in (b"k", b"c", b"m", b"u", b"q", b"L")}
+        found |= {kinds.rfind(kind) for kind in (b"k", b"f", b"c", b"m", b"u", b"q", b"L")}
         found |= {max(kinds.rfind(b"R"), kinds.rfind(b"T"))}
         found |= {max(kinds.rfind(b"t"), kinds.rfind(b"b")), max(kinds.rfind(b"p"), kinds.rfind(b"b"))}
         found |= {match.start() for match in re.finditer(b"a", kinds)}

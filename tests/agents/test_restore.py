@@ -180,6 +180,29 @@ async def test_a_fork_uses_the_agents_own_fork(house: House) -> None:
     assert "say one" in texts[1]
 
 
+async def test_a_fork_of_what_moved_on_is_told_instead(house: House) -> None:
+    """The agent's own fork would know what came after, or nothing any more: it is asked for none, and the user is told."""
+    session = await made(house)
+    late, gone = [await house.registry.fork(session, str(house.root), ()) for _ in range(2)]
+    await turn(session, "say two")
+    late.host = gone.host = house.host(*host_options(house))
+    texts, _ = await turn(late, "context")
+    await house.registry.delete(session.id)
+    texts += (await turn(gone, "context"))[0]
+    assert "session/fork" not in methods(house)
+    assert 2 == len([text for text in texts if NOTICE in text])
+    assert 2 == len([text for text in texts if "say one" in text and "say two" not in text])
+
+
+async def test_a_fork_uses_the_agents_own_fork_after_a_restart(house: House) -> None:
+    """Where it comes from stands in its header."""
+    session = await made(house)
+    fork = await house.registry.fork(session, str(house.root), ())
+    again = await house.reopened(fork, house.host(*host_options(house)))
+    assert ["history 3"] == (await turn(again, "history"))[0]
+    assert ["initialize", "session/fork", "session/prompt"] == methods(house)
+
+
 async def test_an_agent_that_wants_a_login_says_so(house: House) -> None:
     """-32000 is passed on, from resume as from new; it is not taken for a lost session."""
     session = await made(house)

@@ -369,27 +369,13 @@ async def test_forking(world: World) -> None:
     )
     await load(fork, late := Editor())
     assert ["p1", "ab"] == late.texts
-    assert (before, "inner-1", "p1") == (world.log(source).lines, fork.fork_of(), fork.fold.title)
+    assert (before, "", "p1") == (world.log(source).lines, fork.fold.inner, fork.fold.title)
     attach(fork, other := Editor())
     prompt(fork, other, "p2")
     await until(lambda: len(world.agents.made) == 2 and world.agents.made[1].prompts)
     world.agents.made[1].end()
     await other.answered("p2")
     assert before == world.log(source).lines
-
-
-async def test_a_fork_of_a_source_that_moved_on(world: World) -> None:
-    """The agent's own fork would know what came after: it is not asked for one then."""
-    source, voice = await world.with_agent()
-    attach(source, editor := Editor())
-    prompt(source, editor, "p1")
-    await voice.prompted()
-    voice.end()
-    await editor.answered("p1")
-    fork = await world.registry.fork(source, "/else", ())
-    assert fork.fork_of() == "inner-1"
-    prompt(source, editor, "after the fork")
-    assert not fork.fork_of()
 
 
 async def test_a_fork_in_a_turn_ends_with_the_turn_before(world: World) -> None:
