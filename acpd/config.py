@@ -47,12 +47,13 @@ class Agent(Struct, frozen=True, kw_only=True):
 
 
 class Agents(Struct, frozen=True, kw_only=True):
-    """`[agents]`; times in seconds. `programs` are the tables `[agents.NAME]`."""
+    """`[agents]`; times in seconds, tokens as acpd.storage.primer counts them. `programs` are the tables `[agents.NAME]`."""
 
     default: Text = ""
     start_timeout: Seconds = 30.0
     cancel_timeout: Seconds = 10.0
     stop_grace: Seconds = 1.0
+    primer_tokens: Annotated[int, Meta(ge=1_000, le=10_000_000)] = 50_000
     programs: dict[str, Agent] = {}
 
 
@@ -203,6 +204,7 @@ WANTED = {
     "agents.start_timeout": "seconds, more than 0 and at most 86400",
     "agents.cancel_timeout": "seconds, more than 0 and at most 86400",
     "agents.stop_grace": "seconds, more than 0 and at most 86400",
+    "agents.primer_tokens": "a whole number from 1000 to 10000000",
     "sessions.queue": "a whole number from 0 to 10000",
     "log.level": '"debug", "info", "warning" or "error"',
 }

@@ -22,6 +22,8 @@ from tests.core.world import Editor, prompt, until
 from tests.support.store import Json
 
 NOTICE = "could not restore its own memory"
+FORKED = "could not fork its own memory"
+MOVED = "cannot take its own memory"
 
 
 async def made(house: House, *options: str, name: str = "scripted") -> LiveSession:
@@ -82,6 +84,39 @@ async def test_an_agent_that_lost_its_session_is_primed(house: House) -> None:
     assert session.fold.inner != again.fold.inner
     texts, _ = await turn(again, "context")
     assert ["context []"] == texts  # once
+
+
+async def test_what_did_not_fit_is_told_to_the_user(house: House) -> None:
+    """The bound is a setting; the notice says how many of the oldest messages the agent does not know."""
+    session = await made(house)
+    for word in ("two", "three", "four"):
+        await turn(session, f"say {word * 150}")
+    again = await house.reopened(session, house.host(*host_options(house, "--bare")))
+    again.settings = again.settings._replace(primer_tokens=1_000)
+    texts, _ = await turn(again, "context")
+    assert "without its 3 oldest messages" in texts[0]
+    assert "[3 earlier messages are left out here]" in texts[1]
+    assert "fourfour" in texts[1]
+    assert "say one" not in texts[1]
+
+
+async def test_an_agents_own_compaction_is_honoured(house: House) -> None:
+    """What the agent had made a summary of, a new one is told as that summary, and not as missing."""
+    session = await made(house)
+    said = {
+        "sessionUpdate": "compaction_update",
+        "compactionId": "k",
+        "status": "completed",
+        "summary": [{"type": "text", "text": "SUM"}],
+    }
+    await turn(session, f"say two\nupdate {json.dumps(said)}\nsay three")
+    again = await house.reopened(session, house.host(*host_options(house, "--bare")))
+    texts, _ = await turn(again, "context")
+    assert "told the conversation as text." in texts[0]
+    told = texts[1].partition("Summary of what came before: SUM")
+    assert "say one" not in told[0]
+    assert "two" not in told[2]
+    assert "three" in told[2]
 
 
 async def test_an_agent_that_can_neither_resume_nor_load(house: House) -> None:
@@ -176,7 +211,7 @@ async def test_a_fork_uses_the_agents_own_fork(house: House) -> None:
     other = await house.registry.fork(session, str(house.root), ())
     other.host = house.host("--bare")
     texts, _ = await turn(other, "context")
-    assert NOTICE in texts[0]
+    assert FORKED in texts[0]
     assert "say one" in texts[1]
 
 
@@ -190,7 +225,7 @@ async def test_a_fork_of_what_moved_on_is_told_instead(house: House) -> None:
     await house.registry.delete(session.id)
     texts += (await turn(gone, "context"))[0]
     assert "session/fork" not in methods(house)
-    assert 2 == len([text for text in texts if NOTICE in text])
+    assert 2 == len([text for text in texts if FORKED in text])
     assert 2 == len([text for text in texts if "say one" in text and "say two" not in text])
 
 
