@@ -86,6 +86,7 @@ def _add_commands(top: Parser, shared: Parser) -> None:
     show = commands.add_parser("show", parents=[shared], help="show the conversation of a session")
     show.add_argument("--last", type=_number, default=0, metavar="N", help="only its last N entries")
     tree = commands.add_parser("tree", parents=[shared], help="show the branches of a session")
+    tree.add_argument("--all", action="store_true", help="every turn, also of long stretches")
     for command in (show, tree):
         command.add_argument("id", metavar="ID", help="a session's id, or the beginning of one")
 
