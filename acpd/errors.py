@@ -114,6 +114,7 @@ class EntryNotFound(StoreError):
     """A session has no such entry, or (`cause`) several that are meant."""
 
     def __init__(self, session_id: str, entry: str, cause: str = "") -> None:
+        self.entry = entry
         operation = "tell which entry is" if cause else "find entry"
         super().__init__(
             operation, f"{entry} of session {session_id}", cause=cause, hint=f"'acpd tree {session_id}' lists them"

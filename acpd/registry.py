@@ -10,12 +10,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from msgspec.structs import replace
 
 from acpd import pages
-from acpd.errors import INVALID_REQUEST, RequestError, SessionBusy, SessionNotFound, StoreError
+from acpd.errors import INVALID_REQUEST, RequestError, SessionBusy, SessionNotFound, SessionReadOnly, StoreError
 from acpd.needs import Agents, Settings, Store
 from acpd.recovery import recover
 from acpd.saving import Saver
 from acpd.session import LiveSession
 from acpd.storage.contract import After, Journal, Key, Row
+from acpd.storage.fold import Fold
+from acpd.storage.outline import before_turn, find
 from acpd.storage.rows import row_of
 from acpd.tasks import Tasks
 from acpd.wire.ids import Clock, Ids
@@ -129,6 +131,13 @@ class Registry:
         """The live session, unless it is being closed or deleted."""
         return None if session_id in self._closing or session_id in self._deleting else self.live.get(session_id)
 
+    async def key_of(self, session_id: str) -> Key:
+        """Where the session is in the store. Raises SessionNotFound, StoreError."""
+        row = await self._row(session_id)
+        if row is None:
+            raise SessionNotFound(session_id)
+        return self.key(session_id, row.agent)
+
     async def open(self, session_id: str) -> LiveSession:
         """The live session, opened once however many ask. Raises SessionNotFound, SessionBusy, SessionReadOnly, StoreError.
 
@@ -151,10 +160,7 @@ class Registry:
         return await asyncio.shield(opening)
 
     async def _open(self, session_id: str) -> LiveSession:
-        row = await self._row(session_id)
-        if row is None:
-            raise SessionNotFound(session_id)
-        key = self.key(session_id, row.agent)
+        key = await self.key_of(session_id)
         await self.store.lease.take(key)
         journal: Journal | None = None
         try:
@@ -179,30 +185,45 @@ class Registry:
             raise
         return self._admit(session)
 
-    async def fork(self, source: LiveSession, cwd: str, directories: tuple[str, ...]) -> LiveSession:
-        """A new session with the source's path up to its leaf, or to the end of the last turn that is over.
+    async def fork(self, session_id: str, cwd: str, directories: tuple[str, ...], entry: str | None = None) -> LiveSession:
+        """A new session with the path up to an entry (its id, a label, the beginning of its id).
 
-        The source is not touched. Raises RequestError if no turn of it is over yet. A fork that is cancelled is removed
-        as soon as it is made.
+        Without one: up to the leaf, or to the end of the last turn that is over. The source is only read, whoever has it
+        open. Raises SessionNotFound, EntryNotFound, SessionReadOnly, StoreError; RequestError if no turn of it is over yet. A
+        fork that is cancelled is removed as soon as it is made.
         """
-        leaf = source.fold.leaf if source.current is None else source.before
-        if leaf is None and source.current is not None:
-            raise RequestError(INVALID_REQUEST, f"no turn of session {source.id} is over yet, so there is nothing to fork")
-        header = await self.header(
-            self.new_id(), source.key.agent, cwd, source.header.command, directories, Parent(source.id, leaf)
-        )
-        source.scribe.commit()
-        making = self._tasks.spawn(self._fork(source, header, leaf), name=f"fork:{header.id}", watched=True)
+        if (source := self.at_hand(session_id)) is not None:
+            source.scribe.commit()
+        key = await self.key_of(session_id)
+        old, fold = await self.store.journals.peek(key)
+        if old.version > VERSION or not old.cwd:
+            raise SessionReadOnly("fork", f"session {session_id}", cause="its header is of a newer version, or not there")
+        if fold.adopting:
+            raise SessionNotFound(session_id)
+        leaf = await self._fork_point(key, fold, entry)
+        header = await self.header(self.new_id(), key.agent, cwd, old.command, directories, Parent(session_id, leaf))
+        making = self._tasks.spawn(self._fork(key, header, leaf), name=f"fork:{header.id}", watched=True)
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
             self._tasks.spawn(self._unwanted(making), name=f"delete:{header.id}")
             raise
 
-    async def _fork(self, source: LiveSession, header: Header, leaf: str | None) -> LiveSession:
+    async def _fork_point(self, key: Key, fold: Fold, entry: str | None) -> str | None:
+        if entry is None and fold.turn is None:
+            return fold.leaf
+        tree = await self.store.journals.tree(key)
+        if entry is not None:
+            return find(tree, fold.labels, entry, key.session)
+        leaf = before_turn(tree, fold.turn)
+        if leaf is None:
+            raise RequestError(INVALID_REQUEST, f"no turn of session {key.session} is over yet, so there is nothing to fork")
+        return leaf
+
+    async def _fork(self, source: Key, header: Header, leaf: str | None) -> LiveSession:
         target = self.key(header.id, header.agent)
         try:
-            await self.store.journals.fork(source.key, target, header, entry=leaf)
+            await self.store.journals.fork(source, target, header, entry=leaf)
             _, fold = await self.store.journals.peek(target)
             await self.store.catalog.put(row_of(target, header, fold, 0, "open"))
             return await self.open(header.id)
@@ -334,7 +355,7 @@ class Registry:
         if session is not None and before is not None and session_id not in self._closing:  # while its own agent can be asked
             session.cancel()
             await session.idle()
-            await before(session.header.agent, session.fold.inner)
+            await before(session.header.agent, session.fold.last_inner)
             before = None
         await self.close(session_id)
         row = await self._row(session_id)

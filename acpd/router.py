@@ -15,14 +15,14 @@ from functools import partial
 import msgspec
 from msgspec import UNSET
 
-from acpd import adoption, audience, errors, listing
+from acpd import adoption, audience, errors, listing, trees
 from acpd.agents.link import AgentLink
 from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import inner_id
 from acpd.announce import client_capabilities, for_agent, initialize_answer
 from acpd.attachment import Attachment, ClientCapabilities
 from acpd.config import without_secrets
-from acpd.errors import AcpdError, AgentError, ConnectionBroken, RequestError, SessionNotFound
+from acpd.errors import AcpdError, AgentError, ConnectionBroken, EntryNotFound, RequestError, SessionNotFound
 from acpd.peer import Peer
 from acpd.registry import Registry
 from acpd.rpc.protocol import Params, Then
@@ -196,6 +196,8 @@ class Connection:
             self.peer.refuse(identifier, error)
         except SessionNotFound as error:
             self.peer.refuse(identifier, RequestError(errors.RESOURCE_NOT_FOUND, str(error), {"sessionId": error.session_id}))
+        except EntryNotFound as error:
+            self.peer.refuse(identifier, RequestError(errors.INVALID_PARAMS, str(error), {"entry": error.entry}))
         except ConnectionBroken:
             return
         except AcpdError as error:
@@ -365,13 +367,8 @@ class Connection:
 
     async def fork(self, identifier: bytes, params: Params) -> None:
         said = messages.parse_fork(params)
-        was_open = self.registry.at_hand(said.sessionId) is not None
-        source = await self.registry.open(said.sessionId)
-        try:
-            session = await self.registry.fork(source, said.cwd, said.directories)
-        finally:
-            if not was_open and not source.audience.attachments:  # a task: a cancel must not come between fork and answer
-                self.tasks.spawn(self.registry.close(source.id), name=f"close:{source.id}")
+        entry = trees.fork_entry(said.meta)
+        session = await self.registry.fork(said.sessionId, said.cwd, said.directories, entry)
         session.host = self.host
         attachment = session.attach(self, messages.passed_on(said, params))
         answer = session.setup_answer()
@@ -489,4 +486,5 @@ _HANDLERS: dict[str, Handler] = {
     "session/delete": Connection.delete,
     "session/set_mode": Connection.set_mode,
     "session/set_config_option": Connection.set_config_option,
+    **trees.HANDLERS,
 }

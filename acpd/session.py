@@ -302,6 +302,11 @@ class LiveSession:
         self.audience.publish()
         return self.link
 
+    @property
+    def has_agent(self) -> bool:
+        """Whether there is one, or one is being started."""
+        return self.link is not None or self._starting is not None
+
     async def end_agent(self) -> None:
         """Stop the agent, also one that is only starting: who waits for that start is cancelled."""
         if self._starting is not None:

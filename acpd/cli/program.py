@@ -111,7 +111,7 @@ def _tell(out: output.Output, values: Namespace, flags: Flags, env: Mapping[str,
 
 
 def _offline(call: Call) -> None:
-    """The commands that read: they take no lease and start nothing."""
+    """The commands that start nothing. Those that read take no lease."""
     match call.values.command:
         case "paths":
             from acpd.cli import settings
@@ -133,6 +133,10 @@ def _offline(call: Call) -> None:
             from acpd.cli import branches
 
             _wait(branches.tree(call))
+        case "branch" | "label" | "fork":
+            from acpd.cli import changing
+
+            _wait(getattr(changing, call.values.command)(call))
         case _:
             from acpd.cli import logs
 

@@ -155,7 +155,7 @@ class Journals(ABC):
 
     @abstractmethod
     async def fork(self, source: Key, target: Key, header: Header, /, *, entry: str | None) -> None:
-        """Write the path up to `entry` (default: the leaf) and the newest config, commands, info facts as a new log.
+        """Write the path up to `entry` (default: the leaf), its labels, the newest config, commands, info facts as a new log.
 
         Blobs too. Synced.
         """

@@ -166,6 +166,15 @@ def find(tree: SessionTree, labels: dict[str, str], text: str, session: str) -> 
     raise EntryNotFound(session, text, f"{', '.join(found[:_NAMED])}{more} are called so or begin so")
 
 
+def before_turn(tree: SessionTree, turn: str | None) -> str | None:
+    """The entry behind which the prompt of this turn (the id of its `running` entry) was written; None: there is none."""
+    position = tree.position(turn or "")
+    while position is not None and position != ROOT and tree.types[position] != "prompt":
+        position = tree.parents[position]
+    above = ROOT if position is None or position == ROOT else tree.parents[position]
+    return None if above == ROOT else tree.ids[above]
+
+
 def name_length(tree: SessionTree, positions: Iterable[int]) -> int:
     """How many characters of these entries' ids tell each of them from every other entry; SHORTEST_NAME at least."""
     ordered = sorted(tree.ids)

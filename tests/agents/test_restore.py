@@ -13,6 +13,7 @@ import pytest
 
 from acpd.agents import restore
 from acpd.agents.link import AgentLink
+from acpd.branching import branch
 from acpd.config import AgentChoice
 from acpd.errors import AgentError, AgentExited
 from acpd.session import LiveSession
@@ -202,13 +203,13 @@ async def test_arrays_that_are_null_are_empty_to_an_agent(house: House) -> None:
 async def test_a_fork_uses_the_agents_own_fork(house: House) -> None:
     """An agent that can fork does so from its own session; one that cannot is primed."""
     session = await made(house)
-    fork = await house.registry.fork(session, str(house.root), ())
+    fork = await house.registry.fork(session.id, str(house.root), ())
     fork.host = house.host(*host_options(house))
     texts, _ = await turn(fork, "history")
     assert ["initialize", "session/fork", "session/prompt"] == methods(house)
     assert ["history 3"] == texts
     assert session.fold.inner != fork.fold.inner
-    other = await house.registry.fork(session, str(house.root), ())
+    other = await house.registry.fork(session.id, str(house.root), ())
     other.host = house.host("--bare")
     texts, _ = await turn(other, "context")
     assert FORKED in texts[0]
@@ -218,7 +219,7 @@ async def test_a_fork_uses_the_agents_own_fork(house: House) -> None:
 async def test_a_fork_of_what_moved_on_is_told_instead(house: House) -> None:
     """The agent's own fork would know what came after, or nothing any more: it is asked for none, and the user is told."""
     session = await made(house)
-    late, gone = [await house.registry.fork(session, str(house.root), ()) for _ in range(2)]
+    late, gone = [await house.registry.fork(session.id, str(house.root), ()) for _ in range(2)]
     await turn(session, "say two")
     late.host = gone.host = house.host(*host_options(house))
     texts, _ = await turn(late, "context")
@@ -232,10 +233,61 @@ async def test_a_fork_of_what_moved_on_is_told_instead(house: House) -> None:
 async def test_a_fork_uses_the_agents_own_fork_after_a_restart(house: House) -> None:
     """Where it comes from stands in its header."""
     session = await made(house)
-    fork = await house.registry.fork(session, str(house.root), ())
+    fork = await house.registry.fork(session.id, str(house.root), ())
     again = await house.reopened(fork, house.host(*host_options(house)))
     assert ["history 3"] == (await turn(again, "history"))[0]
     assert ["initialize", "session/fork", "session/prompt"] == methods(house)
+
+
+async def test_after_a_branch_the_agent_is_told_the_new_path(house: House) -> None:
+    """The inner session of the other branch is not resumed; the user is told why, and the agent what is before the leaf."""
+    session = await made(house)
+    here = session.fold.leaf or ""
+    await turn(session, "say two")
+    session.host = house.host(*host_options(house))
+    await branch(session, here)
+    texts, _ = await turn(session, "context\nhistory")
+    assert ["initialize", "session/new", "session/prompt"] == methods(house)
+    assert MOVED in texts[0]
+    assert "say one" in texts[1]
+    assert "say two" not in texts[1]
+    assert ["context []"] == (await turn(session, "context"))[0], "told once"
+    inner = session.fold.inner
+    again = await house.reopened(session, house.host(*host_options(house)))
+    await turn(again, "say three")
+    assert (inner, inner) == (again.fold.inner, params_of(house, "session/resume")["sessionId"])
+
+
+async def test_a_branch_outlives_a_restart_for_the_agent_too(house: House) -> None:
+    """However often acpd starts before the next prompt, and wherever the leaf goes meanwhile: nothing old is resumed."""
+    session = await made(house)
+    first, old = session.fold.leaf or "", session.fold.inner
+    await turn(session, "say two")
+    second = session.fold.leaf or ""
+    await branch(session, first)
+    again = await house.reopened(session, house.host(*host_options(house)))
+    await again.ensure_agent()  # as behind a session/load; the user goes away without a prompt
+    await branch(again, second)
+    third = await house.reopened(again, house.host(*host_options(house)))
+    texts, _ = await turn(third, "context\nhistory")
+    assert MOVED in texts[0]
+    assert "say two" in texts[1]
+    assert "session/resume" not in methods(house)
+    assert old not in (third.fold.inner, third.fold.last_inner)
+
+
+async def test_a_fork_at_an_entry_is_told_its_path(house: House) -> None:
+    """An agent cannot fork at an entry: it is told the path up to there, and the user that it is so."""
+    session = await made(house)
+    here = session.fold.leaf or ""
+    await turn(session, "say two")
+    fork = await house.registry.fork(session.id, str(house.root), (), here)
+    fork.host = house.host(*host_options(house))
+    texts, _ = await turn(fork, "context")
+    assert "session/fork" not in methods(house)
+    assert FORKED in texts[0]
+    assert "say one" in texts[1]
+    assert "say two" not in texts[1]
 
 
 async def test_an_agent_that_wants_a_login_says_so(house: House) -> None:

@@ -359,7 +359,7 @@ async def test_forking(world: World) -> None:
     voice.end()
     await editor.answered("p1")
     before = world.log(source).lines
-    fork = await world.registry.fork(source, "/else/where", ("/more",))
+    fork = await world.registry.fork(source.id, "/else/where", ("/more",))
     header = world.registry.live[fork.id].header
     assert ("/else/where", ("/more",), source.id, source.fold.leaf) == (
         header.cwd,
@@ -385,12 +385,12 @@ async def test_a_fork_in_a_turn_ends_with_the_turn_before(world: World) -> None:
     prompt(source, editor, "p1")
     await voice.prompted()
     with pytest.raises(RequestError, match="nothing to fork"):
-        await world.registry.fork(source, "/else", ())
+        await world.registry.fork(source.id, "/else", ())
     voice.end()
     await editor.answered("p1")
     prompt(source, editor, "p2")
     await voice.prompted(2)
-    fork = await world.registry.fork(source, "/else", ())
+    fork = await world.registry.fork(source.id, "/else", ())
     await load(fork, late := Editor())
     assert ["p1"] == late.texts
 
@@ -541,11 +541,11 @@ async def test_a_fork_that_fails_leaves_nothing(world: World, monkeypatch: pytes
 
     monkeypatch.setattr(world.store.journals, "peek", broken)
     with pytest.raises(StoreError):
-        await world.registry.fork(source, "/w", ())
+        await world.registry.fork(source.id, "/w", ())
     world.failed.clear()
     assert [session.id] == list(logs.logs(world.root))
     monkeypatch.undo()
-    assert None is not await world.registry.fork(source, "/w", ())
+    assert None is not await world.registry.fork(source.id, "/w", ())
 
 
 # -- what follows a turn (acpd.saving)
