@@ -25,7 +25,10 @@ def test_branch(shelf: Shelf) -> None:
     assert (0, "session s1 goes on at e5\n", "") == shelf.run("branch", "s@e5")
     assert "Good day." in shelf.run("show", "s1").out
     assert "Sure." not in shelf.run("show", "s1").out
-    assert "  | e5 turn, end_turn <- leaf".replace("  |", "*") in shelf.run("tree", "s1").out.splitlines()
+    assert "* e5 turn, end_turn <- leaf" in shelf.run("tree", "s1").out.splitlines()
+    assert ["e4", "e5"] == [
+        json.loads(line)["id"] for line in shelf.run("show", "s1", "--json", "--last", "2").out.splitlines()
+    ]
     after = lines(shelf)
     assert before == after[: len(before)]
     assert [("leaf", "e5")] == [(line["type"], line["entry"]) for line in after[len(before) :]]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from acpd.branching import branch, label
 from acpd.errors import INVALID_PARAMS, INVALID_REQUEST, EntryNotFound, RequestError, StoreError
+from acpd.needs import Link
+from acpd.registry import Registry
 from acpd.session import LiveSession
 from acpd.storage.context import decode_line
-from tests.core.world import Editor, Voice, World, attach, chunk, load, prompt, until
+from acpd.turn import Turn
+from tests.core.world import Editor, Voice, Voices, World, attach, chunk, dumps, load, prompt, until
 
 MOVED = "goes on at another point"
 
@@ -276,3 +282,69 @@ async def test_updates_without_a_turn_hang_on_the_new_leaf(world: World) -> None
     world.agents.made[1].say(chunk("by itself"))
     assert ends[0] == world.log(session).of("update")[-1]["parentId"]
     assert ["one", "<one>", "by itself"] == await replayed(session)
+
+
+class Memory(Voices):
+    """Agents that resume the inner session of the log, and begin a new one, told the path, where it names none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: dict[str, list[str]] = {}
+        """The prompts that each inner session knows."""
+        self.path: list[str] = []
+        """What a new one would be told."""
+
+    async def bring_up(self, session: LiveSession, /) -> Link:
+        voice = Voice(session, f"link-{len(self.made) + 1}")
+        name = session.fold.inner or f"inner-{len(self.known)}"
+        self.known.setdefault(name, [*self.path])
+        voice.inner = dumps(name)
+        self.made.append(voice)
+        session.remember_link(voice)
+        return voice
+
+
+steps = st.lists(st.one_of(st.just("say"), st.just("reopen"), st.integers(0, 9)), max_size=12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(steps)
+def test_an_agent_never_knows_another_branch(steps: list[str | int]) -> None:
+    """Whatever is prompted, branched to and reopened: a load shows the way to the leaf, and so does what the agent knows."""
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
+        runner.run(_walk(Path(folder), steps))
+
+
+async def _walk(root: Path, steps: list[str | int]) -> None:
+    memory = Memory()
+    paths: dict[str, list[str]] = {}
+    world = World(root, sync=False)
+    world.registry = Registry(world.store, memory, world.settings, world.tasks, None)
+    async with world:
+        session = await world.new()
+        for number, step in enumerate([*steps, "reopen", "say"]):
+            path = paths.get(session.fold.leaf or "", [])
+            if step == "say":
+                memory.path = path
+                await _say(session, memory, f"p{number}")
+                paths[session.fold.leaf or ""] = [*path, f"p{number}"]
+                assert [*path, f"p{number}"] == memory.known[session.fold.inner]
+            elif step == "reopen":
+                await world.registry.close(session.id)
+                session = await world.registry.open(session.id)
+            elif paths:
+                await branch(session, list(paths)[int(step) % len(paths)])
+            told = [text for text in await replayed(session) if text.startswith("p")]
+            assert paths.get(session.fold.leaf or "", []) == told
+
+
+async def _say(session: LiveSession, memory: Memory, word: str) -> None:
+    if session.audience.attachments == []:
+        attach(session, Editor())
+    prompt(session, editor := Editor(), word)
+    await until(lambda: memory.made and memory.made[-1].session is session and memory.made[-1].prompts)
+    await until(lambda: session.state is Turn.RUNNING)
+    memory.known[session.fold.inner].append(word)
+    voice = memory.made[-1]
+    voice.end()
+    await editor.answered(word)
