@@ -45,7 +45,6 @@ class LiveSession:
         "_starting",
         "asks",
         "audience",
-        "before",
         "closed",
         "current",
         "fold",
@@ -89,8 +88,6 @@ class LiveSession:
         self.state = Turn.IDLE
         self.current: Prompt | None = None
         self.queue: list[Prompt] = []
-        self.before: str | None = None
-        """The leaf before the running turn: the end of what is finished."""
         self.asks = Asks(self.id_json, self.recorder, self.audience, self._prompter)
         self.setup: bytes | None = None
         """The newest client's params of session/new, load or resume. Memory only: they hold secrets."""
@@ -222,7 +219,6 @@ class LiveSession:
             text,
             b',"_meta":%b' % prompt.meta if prompt.meta else b"",
         )
-        self.before = self.fold.leaf
         written = self.recorder.branch("prompt", body)
         prompt.entry = written.id
         own = self.audience.attachment(prompt.client) if prompt.client is not None else None

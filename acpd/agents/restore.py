@@ -211,10 +211,12 @@ def _primed(session: LiveSession, link: AgentLink, missing: int) -> str:
     """What the user is told of an agent that has to begin anew: why, and what it does not know."""
     if session.fold.inner:
         why = "could not restore its own memory of this session"
-    elif session.fold.link is None:
+    elif session.fold.link is not None:
+        why = "cannot take its own memory of this session to where it goes on now"
+    elif session.header.parent is not None:
         why = "could not fork its own memory of the session that this one was forked from"
     else:
-        why = "cannot take its own memory of this session to where it goes on now"
+        why = "has no memory of this session"
     left_out = f" without its {missing} oldest messages" if missing > 1 else " without its oldest message" if missing else ""
     return (
         f"{link.name} {why}, so it was started anew and is told the conversation as text{left_out}."
