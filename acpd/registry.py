@@ -250,8 +250,8 @@ class Registry:
             await asyncio.shield(closing)
 
     def begin_close(self, session_id: str, *, interrupt: bool = False) -> None:
-        """Plain: what comes for this session from now on waits for the close, if it is live."""
-        session = self.live.get(session_id)
+        """Plain: what comes for this session from now on waits for the close, if it is live and not only being opened."""
+        session = None if session_id in self._opening else self.live.get(session_id)
         if session is not None and session_id not in self._closing:
             task = self._tasks.spawn(self._close(session, interrupt=interrupt), name=f"close:{session_id}")
             self._closing[session_id] = task

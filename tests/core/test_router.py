@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from acpd import adoption
 from acpd.audience import Audience
 from acpd.errors import RequestError, StoreError
 from acpd.storage.contract import Key, Row
@@ -342,6 +343,34 @@ async def test_an_adopted_session_with_an_update_that_is_none(house: House) -> N
         assert {} == await one.load("old")
         assert {"stopReason": "end_turn"} == await one.prompt("old", "x")
         house.failed.clear()
+
+
+@pytest.mark.parametrize("error", [None, StoreError("read", "the log", cause="no such thing")])
+async def test_a_close_while_a_session_is_taken_over(
+    house: House, error: StoreError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the whole of it, whether that works or not."""
+    first, _, loaded, _ = ADOPTED
+    script = f"read x; echo '{first}'; read x; echo '{loaded}'; cat >/dev/null"
+
+    async def name(_session: object) -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(adoption, "_name", name)
+    async with desk(house, house.shell(script)) as one:
+        gate = Gate(adoption, "_name", monkeypatch)
+        loading = start(one.load("old"))
+        await gate.met.wait()
+        closing = start(one.ask("session/close", sessionId="old"))
+        await one.ask("session/list")
+        gate.open.set()
+        if error is None:
+            assert {} == await loading
+        else:
+            assert -32603 == await code(loading)
+        assert {} == await closing
+        assert {} == house.registry.live
 
 
 async def test_an_adoption_that_cannot_be_stored(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
