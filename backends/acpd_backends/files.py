@@ -59,6 +59,12 @@ def is_abandoned(temp: Path) -> bool:
     return False
 
 
+def _is_fresh(folder: Path) -> bool:
+    """Whether a folder may have been made by one of us who was killed before its name was on disk: it is empty then."""
+    with os.scandir(folder) as entries:
+        return next(entries, None) is None and os.access(folder.parent, os.W_OK)
+
+
 class Files:
     """Blocking file operations. Paths may be relative only where the caller wants them so. Files are 0600, folders 0700."""
 
@@ -167,13 +173,20 @@ class Files:
             os.close(fd)
 
     def make_folders(self, path: Path, *, sync: bool) -> None:
-        """This folder and those above it. `sync`: the name of each that was made is on disk."""
+        """This folder and those above it. `sync`: the name of each that was made is on disk.
+
+        So is that of one that is there and empty; what is in a folder was put there after its name was on disk, if all
+        who make it ask for `sync`.
+        """
         missing = []
         while not path.is_dir():
             missing.append(path)
             path = path.parent
+        if sync and _is_fresh(path):
+            self.sync_folder(path.parent)
         for folder in reversed(missing):
-            if self.mkdir(folder) and sync:
+            self.mkdir(folder)
+            if sync:
                 self.sync_folder(folder.parent)
 
     def write_atomic(self, path: Path, data: bytes, *, sync: bool) -> None:

@@ -188,7 +188,7 @@ class SessionsJson:
         if not folder.is_dir():
             if not any(changes.values()):
                 return
-            self._layout.make(Key(group, "-", self._user), "sessions", sync=False, files=self._files)
+            self._layout.make(Key(group, "-", self._user), "sessions", sync=True, files=self._files)
         with self._lock(folder):
             document = self._read(folder / NAME)
             if document is None or group not in self._merged:

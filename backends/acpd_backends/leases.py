@@ -74,6 +74,7 @@ class FlockLease(Lease):
 
     def _take(self, path: Path) -> int:
         """Raises BlockingIOError if somebody else has it, OSError."""
+        self._files.make_folders(path.parent.parent, sync=True)  # what must last may be in it too
         self._files.make_folders(path.parent, sync=False)
         for attempt in range(_TRIES):
             try:

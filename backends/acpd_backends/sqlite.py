@@ -308,7 +308,7 @@ class Database:
 
     def _open(self) -> Connection:
         """Raises StoreError, OSError."""
-        self._files.make_folders(self.path.parent, sync=self._sync)
+        self._files.make_folders(self.path.parent, sync=True)  # whatever this file is: others in the folder must last
         with self._guard():
             try:
                 return self._connect()

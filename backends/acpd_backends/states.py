@@ -147,7 +147,7 @@ class FileSession(Session):
         folder = self._layout.context(key)
         if not folder.is_dir():
             self._layout.make(key, "context", sync=self._sync, files=self._files)
-            self._files.make_folders(folder, sync=self._sync)
+        self._files.make_folders(folder, sync=self._sync)
         stem = remember(folder, name, sync=self._sync, files=self._files)
         self._files.write_atomic(folder / (stem + SUFFIX), value, sync=self._sync)
 

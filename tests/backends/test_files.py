@@ -95,12 +95,25 @@ def test_open_append(tmp_path: Path) -> None:
 def test_folders_are_private_and_synced_where_they_are_made(tmp_path: Path) -> None:
     """Each folder that is made is 0700 and its parent is synced; those that are there cost nothing."""
     files = Recorded()
+    (tmp_path / "other").touch()
     files.make_folders(tmp_path / "a" / "b", sync=True)
     assert ["mkdir", "fsync", "mkdir", "fsync"] == files.calls
     assert 0o700 == stat.S_IMODE((tmp_path / "a").stat().st_mode)
+    (tmp_path / "a" / "b" / "c").touch()
     files.calls.clear()
     files.make_folders(tmp_path / "a" / "b", sync=True)
     assert files.calls == []
+
+
+def test_an_empty_folder_may_have_no_name_on_disk_yet(tmp_path: Path) -> None:
+    """Whoever made it may have been killed before its name was synced; without sync nobody asks."""
+    (tmp_path / "a").mkdir()
+    files = Recorded()
+    files.make_folders(tmp_path / "a", sync=False)
+    assert [] == files.calls
+    files.make_folders(tmp_path / "a", sync=True)
+    files.make_folders(tmp_path / "a" / "b", sync=True)
+    assert ["fsync", "fsync", "mkdir", "fsync"] == files.calls
 
 
 def test_a_cut_tail_is_kept_first(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from acpd.tasks import Tasks
 from acpd_backends.files import Files
 from acpd_backends.leases import FlockLease
 from acpd_backends.names import Layout
-from tests.backends.journal_logs import no_space
+from tests.backends.journal_logs import FaultyFiles, no_space
 
 KEY = Key("agent", "session")
 HOLD = """
@@ -192,3 +192,13 @@ async def test_a_lock_that_is_a_folder_is_named(tmp_path: Path) -> None:
     lease.path(KEY).mkdir(parents=True)
     with pytest.raises(StoreError, match=f"{lease.path(KEY)}: Is a directory"):
         await lease.take(KEY)
+
+
+async def test_the_folder_that_a_lease_makes_outlives_the_machine(tmp_path: Path) -> None:
+    """The store is in it: with a lease that is taken first, the store's own name is on disk before anything is answered."""
+    files = FaultyFiles()
+    (tmp_path / "other").touch()
+    lease = FlockLease(Layout(tmp_path / "new" / "store"), files=files)
+    await lease.take(KEY)
+    await lease.give_up(KEY)
+    assert 3 == files.folders  # of new, of store, of .acpd; that of the locks means nothing
