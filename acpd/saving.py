@@ -21,7 +21,7 @@ _MODULES = ("config", "usage", "plan")
 class Saver:
     """Saves one session, at most one save at a time, on every outcome of a turn."""
 
-    __slots__ = ("_context_parent", "_context_seq", "_lock", "_row_seq", "_saved", "_session", "_timer")
+    __slots__ = ("_context_parent", "_context_seq", "_discarded", "_lock", "_row_seq", "_saved", "_session", "_timer")
 
     def __init__(self, session: LiveSession) -> None:
         self._session = session
@@ -31,6 +31,7 @@ class Saver:
         self._timer: asyncio.TimerHandle | None = None
         self._lock: asyncio.Lock | None = None
         self._row_seq = -1
+        self._discarded = False
 
     async def row(self, state: str = "open") -> None:
         """Bring the catalog's row up to the log. Raises StoreError; it is behind then, and the next call tries again."""
@@ -73,8 +74,20 @@ class Saver:
                 except StoreError:
                     session.recorder.warnings += 1
 
+    async def _discard(self) -> None:
+        """States of lines that the log lost with the power. Where it has a line of the kind, that one's replaces it."""
+        session = self._session
+        states = session.store.session
+        found = await states.names(session.key)
+        for name in _MODULES:
+            if getattr(session.fold, name) is None and f"acpd.{name}" in found:
+                await states.delete(session.key, f"acpd.{name}")
+        self._discarded = True
+
     async def _modules(self) -> None:
         session = self._session
+        if not self._discarded:
+            await self._discard()
         for name in _MODULES:
             line: Stored | None = getattr(session.fold, name)
             if line is None or self._saved.get(name) == line.id:
