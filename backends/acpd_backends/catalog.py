@@ -44,10 +44,18 @@ class SqliteCatalog(Catalog):
         self._user = user
         self._lease = lease
         self._index = SessionsJson(layout, user, self._newest)
+        self._marked: set[str] = set()
+        """Sessions whose rows say "open" by a word of this process."""
 
     async def put(self, row: Row, /) -> None:
-        """Raises StoreError. Cancelling gives up the answer, not the writing."""
-        await self._database.write(lambda db: _put(db, row))
+        """Raises StoreError. Cancelling gives up the answer, not the writing.
+
+        That a known session is open outlives a loss of power, or its row would not be read again. A log without a row is
+        found without that.
+        """
+        is_open = row.state == "open"
+        await self._database.write(lambda db: _put(db, row), durable=is_open and row.seq > 0 and row.id not in self._marked)
+        (self._marked.add if is_open else self._marked.discard)(row.id)
         self._index.changed(row)
 
     async def get(self, session_id: str, /) -> Row | None:
@@ -70,6 +78,7 @@ class SqliteCatalog(Catalog):
         sql = "DELETE FROM session WHERE id = ?1 RETURNING agent"
         for (agent,) in await self._database.write(lambda db: query(db, sql, session_id)):
             self._index.removed(agent, session_id)
+        self._marked.discard(session_id)
 
     async def known_inner(self, agent: str, ids: Sequence[str], /) -> set[str]:
         sql = 'SELECT 1 FROM session WHERE agent = ?1 AND "inner" = ?2'

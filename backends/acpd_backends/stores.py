@@ -39,7 +39,6 @@ def open_store(name: str, root: Path, *, user: str | None = None, sync: Sync = "
         catalog = SqliteCatalog(states.database(user).shared(), layout, user=user, lease=lease)
     else:
         session = (WorkspaceSession if layout.per_agent else JsonSession)(root, sync=durable, files=files)
-        # A catalog is made anew from the logs, so that it need not outlive more than the process.
-        database = Database(layout.private(user) / CATALOG, sync=False, files=files)
+        database = Database(layout.private(user) / CATALOG, sync=durable, files=files)
         catalog = SqliteCatalog(database, layout, user=user, lease=lease)
     return Backend(session, JsonlJournals(layout, sync=durable, files=files), catalog, lease)

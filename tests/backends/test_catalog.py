@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from sqlite3 import Connection
+from typing import NamedTuple, TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from acpd.errors import StoreError
 from acpd.storage.contract import After, Backend, Journals, Key, Row
@@ -18,6 +20,8 @@ from acpd_backends.catalog import SqliteCatalog, _page
 from acpd_backends.names import Layout
 from acpd_backends.sqlite import Database, query
 from acpd_backends.stores import open_store
+
+T = TypeVar("T")
 
 
 class Parts(NamedTuple):
@@ -271,3 +275,26 @@ async def test_a_layout_decides_where_the_index_is(tmp_path: Path) -> None:
     await store.put(log_row(Key("coder", "s1"), 1, 0))
     await store.close()
     assert (tmp_path / "sessions" / "sessions.json").is_file()
+
+
+class _Modes(Database):
+    """Notes which transactions outlive a loss of power."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.durable: list[bool] = []
+
+    async def write(self, work: Callable[[Connection], T], /, *, durable: bool = False) -> T:
+        self.durable.append(durable)
+        return await super().write(work, durable=durable)
+
+
+async def test_that_a_known_session_is_open_outlives_a_loss_of_power(tmp_path: Path) -> None:
+    """Once each time it is opened: else its row would say "clean" and not be read again. A new log is found without a row."""
+    database = _Modes(tmp_path / "catalog.db")
+    catalog = SqliteCatalog(database, Layout(tmp_path))
+    new = log_row(Key("a", "s"), 0, 0, "open")
+    for row in (replace(new, seq=0), new, replace(new, state="clean"), new, new, replace(new, state="clean")):
+        await catalog.put(row)
+    assert [False, False, False, True, False, False] == database.durable
+    await catalog.close()
