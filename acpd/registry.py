@@ -364,7 +364,7 @@ class Registry:
         key = self.key(session_id, row.agent)
         await self.store.lease.take(key)
         try:
-            if unprompted and ((row := await self._row(session_id)) is None or row.prompted):
+            if unprompted and await self._is_prompted(key):
                 return
             if before is not None:
                 await before(row.agent, row.inner)
@@ -376,6 +376,16 @@ class Registry:
             await self._remove_row(session_id)
         finally:
             await self.store.lease.give_up(key)
+
+    async def _is_prompted(self, key: Key) -> bool:
+        """By the log itself: nothing is deleted on the word of a cache. Raises StoreError if it cannot be read."""
+        try:
+            header, fold = await self.store.journals.peek(key)
+        except SessionNotFound:
+            return False
+        if fold.prompted:
+            await self.store.catalog.put(row_of(key, header, fold, 0))
+        return fold.prompted
 
     async def stop(self, *, interrupt: bool) -> None:
         """Close every session, and then the store's parts."""

@@ -320,6 +320,17 @@ async def test_a_session_whose_log_was_removed_is_not_listed_any_more(world: Wor
     world.failed.clear()
 
 
+async def test_nothing_is_deleted_on_the_word_of_the_catalog(world: World) -> None:
+    """A row that says that nobody ever prompted, of a log that knows better: the log stays, and the row is put right."""
+    session = await closed(world)
+    row = await world.store.catalog.get(session.id)
+    assert row is not None
+    await world.store.catalog.put(replace(row, prompted=False))
+    await world.registry.forget_unprompted("2999-01-01T00:00:00.000Z")
+    assert 1 == len(world.log(session).of("prompt"))
+    assert [session.id] == [row.id for row in await world.store.catalog.page()]
+
+
 async def test_deleting_what_is_not_there(world: World) -> None:
     """Idempotent: an unknown id, and one deleted before, are no errors."""
     session = await closed(world)
