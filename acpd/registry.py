@@ -371,8 +371,8 @@ class Registry:
             with contextlib.suppress(StoreError):  # on a full disk the deleting has to go on
                 # If this process is killed behind the log, the next start looks for it again, and drops the row.
                 await self.store.catalog.put(replace(row, state="open"))
-            await self.store.journals.delete(key)
             await self.store.session.delete(key)
+            await self.store.journals.delete(key)  # behind all else: as long as there is a log, this can be done again
             await self._remove_row(session_id)
         finally:
             await self.store.lease.give_up(key)

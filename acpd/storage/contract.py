@@ -164,6 +164,9 @@ class Journals(ABC):
     async def delete(self, key: Key, /) -> None:
         """Remove log, context, index, blobs. Absent is no error."""
 
+    async def confirm_gone(self, key: Key, /) -> None:
+        """That there is no log of this session outlives a loss of power. Raises StoreError. Removes nothing."""
+
     @abstractmethod
     def scan(self, user: str | None, /) -> AsyncIterator[Key]:
         """Every log of this user, in no order."""

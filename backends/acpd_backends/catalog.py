@@ -137,6 +137,8 @@ class SqliteCatalog(Catalog):
         async for part in journals.rows(keys):
             rows = [replace(row, state="open") if key in held else row for key, row in part if row is not None]
             gone = [key for key, row in part if row is None and key not in held]  # a holder is about to write it
+            for key in gone:
+                await journals.confirm_gone(key)  # whoever was killed in removing it may not have made it last
             await self._write(rows, gone)
             count += len(rows)
             done += len(part)

@@ -58,8 +58,7 @@ def remove(paths: LogPaths, last: Path, files: Files) -> None:
             files.remove_tree(path)
         else:
             files.unlink(path)
-    if names:
-        files.sync_folder(paths.folder)
+    files.sync_folder(paths.folder)  # also when nothing is left: the last attempt may have been broken off before this
 
 
 def _clear(paths: LogPaths, temp: Path, files: Files, *, of_log: bool) -> None:

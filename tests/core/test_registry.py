@@ -215,19 +215,40 @@ async def test_deleting(world: World) -> None:
     world.failed.clear()
 
 
-async def test_a_deleting_that_was_cut_off_leaves_no_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the log and the row acpd is killed: the next start drops the row."""
-    session = await closed(world)
+@pytest.mark.parametrize("part", ["session", "journals", "catalog"])
+async def test_a_deleting_that_was_cut_off_is_done_again(world: World, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """acpd is killed before the states, the log or the row: the log goes behind all else, so that nothing is left over."""
     await world.store.catalog.recover(world.store.journals)
+    session, voice = await world.with_agent()
+    voice.keep("mine", 1)
+    await voice.until(lambda: voice.replies)
+    await world.registry.close(session.id)
 
-    async def cut(_key: Key) -> None:
+    async def cut(_key: Key | str) -> None:
         raise asyncio.CancelledError
 
-    monkeypatch.setattr(world.store.session, "delete", cut)
-    with pytest.raises(asyncio.CancelledError):
-        await world.registry.delete(session.id)
+    with monkeypatch.context() as patch:
+        patch.setattr(getattr(world.store, part), "delete", cut)
+        with pytest.raises(asyncio.CancelledError):
+            await world.registry.delete(session.id)
     await world.store.catalog.recover(world.store.journals)
+    assert (part == "catalog") == (await world.store.catalog.get(session.id) is None)
+    await world.registry.delete(session.id)
     assert None is await world.store.catalog.get(session.id)
+    assert [] == [path for path in world.root.rglob("*") if session.id in path.name]
+
+
+async def test_a_log_that_a_killed_deleting_removed_stays_away(world: World) -> None:
+    """The folder was perhaps not synced: the next start does that, before the row goes."""
+    session = await closed(world)
+    await world.store.catalog.recover(world.store.journals)
+    row = await world.store.catalog.get(session.id)
+    assert row is not None
+    await world.store.catalog.put(replace(row, state="open"))
+    os.unlink(world.store.journals.log_path(session.key))
+    synced = world.files.folders
+    await world.store.catalog.recover(world.store.journals)
+    assert (None, synced + 1) == (await world.store.catalog.get(session.id), world.files.folders)
 
 
 async def test_deleting_on_a_full_disk(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -321,7 +321,8 @@ async def test_a_fork_that_is_cancelled_is_not_made(house: House, monkeypatch: p
         assert -32800 == await code(forking)
         gate.open.set()
         only = [f"{session}.log.jsonl"]
-        await until(lambda: only == [path.name for path in house.root.rglob("*.log.jsonl")] and not house.registry.live)
+        folders = "store/agents/*/sessions/*.log.jsonl"
+        await until(lambda: only == [path.name for path in house.root.glob(folders)] and not house.registry.live)
         async with asyncio.timeout(10):
             while [session] != [row["sessionId"] for row in (await one.ask("session/list"))["sessions"]]:
                 pass
