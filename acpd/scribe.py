@@ -91,7 +91,8 @@ class Scribe:
         self._line: list[_Waiting] = []
         self._serving = False
         self._asked: list[asyncio.Future[None]] = []
-        self._failing_since = 0.0
+        self._failing_since: float | None = None
+        """Loop time; None: what anybody waited for last was written and synced."""
         self._gave_up = False
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
@@ -147,6 +148,7 @@ class Scribe:
         future = self.journal.sync()
         if future is None:
             waiting.durable = True
+            self._failing_since = None
             self._serve()
         else:
             waiting.syncing = True
@@ -159,6 +161,8 @@ class Scribe:
         error = future.exception()
         if error is None:
             waiting.durable = True
+            if self.error is None:
+                self._failing_since = None
             self._serve()
         else:
             self._fail(
@@ -178,8 +182,9 @@ class Scribe:
 
     def _fail(self, error: StoreError) -> None:
         now = self._loop.time()
-        if self.error is None:
+        if self._failing_since is None:
             self._failing_since = now
+        if self.error is None:
             self._gave_up = False
             self._on_stuck(error)
         self.error = error
@@ -201,7 +206,10 @@ class Scribe:
         self.commit()
 
     def _free(self) -> None:
+        """It can be written. That is not the end of the trouble while somebody waits for a sync, which may fail again."""
         self.error = None
+        if not self._line:
+            self._failing_since = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -212,16 +220,24 @@ class Scribe:
 
     @property
     def gave_up(self) -> bool:
-        """Whether the log could not be written for GIVE_UP seconds, and still cannot."""
+        """Whether the log could not be written, or synced, for GIVE_UP seconds, and still cannot."""
         return self.error is not None and self._gave_up
+
+    def _raise_if_given_up(self) -> None:
+        if self.error is not None and self._gave_up:
+            raise self.error
 
     async def settled(self) -> None:
         """As `settle`, to be awaited. Raises StoreError after GIVE_UP seconds of failing."""
-        if self.error is not None and self._gave_up:
-            raise self.error
+        self._raise_if_given_up()
         future: asyncio.Future[None] = self._loop.create_future()
-        self._asked.append(future)
         self.settle(lambda: None if future.done() else future.set_result(None))
+        await self.unless_given_up(future)
+
+    async def unless_given_up(self, future: asyncio.Future[None]) -> None:
+        """Until it is done. Raises StoreError where that waits for a log that fails for GIVE_UP seconds."""
+        self._raise_if_given_up()
+        self._asked.append(future)
         try:
             await future
         finally:

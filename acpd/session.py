@@ -376,11 +376,11 @@ class LiveSession:
         self.on_idle()
 
     async def idle(self) -> None:
-        """Until no turn runs and none waits."""
+        """Until no turn runs and none waits. Raises StoreError if its end cannot be written for too long."""
         if self.state is not Turn.IDLE:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._quiet.append(future)
-            await future
+            await self.scribe.unless_given_up(future)
 
     def cancel(self) -> None:
         """session/cancel: the running prompt and the queued ones end `cancelled`, open asks at once."""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from acpd.errors import RequestError, SessionBusy, SessionNotFound, StoreError
 from acpd.registry import COMPLETE_TIMEOUT
+from acpd.scribe import GIVE_UP
 from acpd.session import LiveSession
 from acpd.storage.contract import Key, Row
 from tests.core.pipes import start
@@ -194,6 +195,30 @@ async def test_a_log_that_cannot_be_closed_stays_open(world: World) -> None:
     world.mend_disk()
     await world.registry.close(session.id)
     assert 1 == len(world.log(session).of("update"))
+
+
+async def test_closing_does_not_wait_for_ever_for_the_disk(world: World) -> None:
+    """The end of the turn cannot be written: after thirty seconds the close fails with the cause, and so do later ones."""
+    session, voice = await world.with_agent()
+    attach(session, editor := Editor())
+    prompt(session, editor, "p1")
+    await voice.prompted()
+    world.break_disk()
+    voice.end()
+    closing = start(world.registry.close(session.id))
+    await asyncio.sleep(0)
+    for _ in range(int(GIVE_UP) + 1):
+        put_forward(1.0)
+        await asyncio.sleep(0.001)
+    for attempt in (closing, world.registry.close(session.id)):
+        with pytest.raises(StoreError, match="No space left"):
+            await attempt
+    world.failed.clear()
+    world.mend_disk()
+    put_forward(1.0)
+    await until(lambda: session.scribe.error is None)
+    await world.registry.close(session.id)
+    assert "ended" == world.log(session).of("turn")[-1]["state"]
 
 
 async def test_deleting(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from acpd_backends.jsonl import JsonlJournals
 from acpd_backends.names import Layout
 from tests.backends.journal_logs import FaultyFiles, no_space
 from tests.core.pipes import start
-from tests.core.world import put_forward
+from tests.core.world import put_forward, until
 from tests.support import store as logs
 
 KEY = Key("agent", "s")
@@ -264,6 +265,34 @@ async def test_after_thirty_seconds_it_gives_up_once_and_goes_on_trying(tmp_path
     scribe.commit()
     assert ("stuck True", False) == (desk.told[-1], scribe.gave_up)
     scribe.commit()
+    await desk.close()
+
+
+def _tried_again(desk: Desk, syncs: int, waiting: asyncio.Task[None]) -> bool:
+    return waiting.done() or (desk.files.syncs > syncs and desk.scribe.error is not None)
+
+
+async def test_syncs_that_fail_for_thirty_seconds_are_given_up_too(tmp_path: Path) -> None:
+    """The log can be written and never synced: that it can be opened anew between two attempts is no end of the trouble."""
+    desk = Desk(tmp_path)
+    scribe = await desk.open()
+
+    def fail(_: int) -> None:
+        raise no_space()
+
+    desk.files.on_sync = fail
+    desk.write("a")
+    scribe.commit()
+    waiting = start(scribe.settled())
+    for _ in range(int(GIVE_UP / RETRY_EVERY) + 2):
+        await until(partial(_tried_again, desk, desk.files.syncs, waiting))
+        put_forward(RETRY_EVERY)
+    with pytest.raises(StoreError, match="No space left"):
+        await waiting
+    assert 1 == desk.told.count("give up")
+    desk.files.on_sync = lambda _: None
+    await until(lambda: scribe.error is None)
+    await scribe.settled()
     await desk.close()
 
 
