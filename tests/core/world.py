@@ -291,18 +291,27 @@ class Voices(Changes):
 class World:
     """One process's view of one store."""
 
-    def __init__(self, root: Path, *, settings: Settings | None = None, sync: bool = True) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        settings: Settings | None = None,
+        sync: bool = True,
+        backend: str = "workspace",
+        files: FaultyFiles | None = None,
+        agents: Voices | None = None,
+    ) -> None:
         self.root = root
-        self.files = FaultyFiles()
-        backend = open_store("workspace", root, sync="power" if sync else "process", files=self.files)
-        assert backend.journals is not None
-        assert backend.catalog is not None
-        assert backend.lease is not None
-        self.store = Store(backend.session, backend.journals, backend.catalog, backend.lease)
+        self.files = files or FaultyFiles()
+        opened = open_store(backend, root, sync="power" if sync else "process", files=self.files)
+        assert opened.journals is not None
+        assert opened.catalog is not None
+        assert opened.lease is not None
+        self.store = Store(opened.session, opened.journals, opened.catalog, opened.lease)
         self.failed: list[tuple[str, BaseException]] = []
         """Tasks that failed. A test that expects some clears it."""
         self.tasks = Tasks(lambda name, error: self.failed.append((name, error)))
-        self.agents = Voices()
+        self.agents = agents or Voices()
         self.settings = settings or Settings(cancel_timeout=10.0)
         self.registry = Registry(self.store, self.agents, self.settings, self.tasks, None)
 
