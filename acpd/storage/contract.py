@@ -240,7 +240,9 @@ class Catalog(ABC):
 
     @abstractmethod
     async def put(self, row: Row, /) -> None:
-        """Insert or replace the row of `row.id`."""
+        """Insert or replace the row of `row.id`. That a known session is "open" outlives the machine (in "power" mode): its log
+        is then read again at the next start.
+        """
 
     @abstractmethod
     async def get(self, session_id: str, /) -> Row | None: ...

@@ -6,6 +6,7 @@ The table is the README's, "What is durable when"; the order of opening is docs/
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -142,8 +143,7 @@ class Check:
             await self._deleted(name, promised)
             return
         key = Key("agent", name)
-        if name in self.before:
-            await self._same_by_index(key)
+        was_open = name in self.before and await self._same_by_index(key)
         try:
             session = await self.world.registry.open(name)
         except StoreError as error:
@@ -154,8 +154,12 @@ class Check:
             return
         after = self._text(key)
         self._log(name, after)
+        if was_open and _last(after, "turn").get("state") != "interrupted":
+            raise Violation("a turn that was running is not interrupted")
         await self._opened(session, after, promised)
-        await self._goes_on(session)
+        if session.link is not None:
+            raise Violation("an agent was started, and nobody had asked for one")
+        await self._goes_on(session, promised)
 
     def _text(self, key: Key) -> bytes:
         return Path(self.world.store.journals.log_path(key)).read_bytes()
@@ -164,6 +168,8 @@ class Check:
         """What was deleted is gone; what was to be deleted is, when that is asked for again."""
         if promised.deleted and name in self.before:
             raise Violation(f"session {name} was deleted and its log is there")
+        with contextlib.suppress(SessionNotFound, SessionReadOnly):  # half deleted it may be opened, or not
+            await load(await self.world.registry.open(name), Editor())
         await self.world.registry.delete(name)
         left = [path for path in self.base.rglob("*") if name in path.name]
         if left:
@@ -171,8 +177,8 @@ class Check:
         if promised.deleted and await self.world.store.session.names(Key("agent", name)):
             raise Violation(f"session {name} was deleted and its states are there")
 
-    async def _same_by_index(self, key: Key) -> None:
-        """The log says the same by its index, without one, and read whole."""
+    async def _same_by_index(self, key: Key) -> bool:
+        """The log says the same by its index, without one, and read whole. Whether a turn of it is open."""
         journals = self.world.store.journals
         assert isinstance(journals, JsonlJournals)
         paths = journals.paths(key)
@@ -185,6 +191,7 @@ class Check:
             aside.rename(paths.index)
         if await asyncio.to_thread(_read_whole, paths) != found:
             raise Violation("the log says something else by an index than read whole")
+        return found[0]["turn"] is not None
 
     async def _by(self, key: Key) -> tuple[Any, list[str]]:
         journals = self.world.store.journals
@@ -199,6 +206,9 @@ class Check:
         for line in whole:
             if parsed(line) is not None and line not in self.lines and not _spliced(line):
                 raise Violation(f"a line that nobody wrote: {line[:200]!r}")
+        seqs = [line["seq"] for line in map(parsed, whole) if line is not None and "seq" in line]
+        if seqs != sorted(set(seqs)):
+            raise Violation(f"the lines are not in the order in which they were written: {seqs}")
         *lines, rest = after.split(b"\n")
         if rest or lines[: len(whole)] != whole:
             raise Violation("opening a log changed whole lines of it")
@@ -229,12 +239,19 @@ class Check:
             if values.get(name) not in (value, *promised.keeping[name]):
                 raise Violation(f"the agent was told that {name} is kept, and finds {values.get(name)!r} for {value!r}")
 
-    async def _goes_on(self, session: LiveSession) -> None:
-        """A prompt works; what is shown then is the same when the session is opened once more."""
+    async def _goes_on(self, session: LiveSession, promised: Session) -> None:
+        """What was promised is shown; a prompt works; then the same is shown when the session is opened once more."""
         editor = Editor()
         await load(session, editor)
         before = _texts(editor)
+        for text in _said_in(promised.log) if not session.fold.branched else []:
+            if not any(text in each for each in before):
+                raise Violation(f"{text!r} was promised and is not shown")
+        if any("acpd has lost" in each for each in before):
+            raise Violation("a string is lost that a line names")
         ear = await self._prompted(session, editor)
+        if [AGAIN] != [params["prompt"][-1]["text"] for params, _ in ear.prompts]:
+            raise Violation(f"the agent got {ear.prompts}, and was to get one prompt")
         syncs = self.world.files.syncs
         ear.say("on")
         ear.end()
@@ -285,6 +302,13 @@ def _last(log: bytes, kind: str) -> dict[str, Any]:
     lines = (parsed(line[line.find(b"{") :]) for line in log.split(b"\n"))
     found = [line for line in lines if line is not None and line["type"] == kind]
     return found[-1] if found else {}
+
+
+def _said_in(log: bytes) -> list[str]:
+    """What the agent said in text, but for what stands in blobs."""
+    updates = [line for line in map(parsed, log.split(b"\n")) if line and line["type"] == "update" and "blobs" not in line]
+    contents = [line["params"]["update"].get("content") for line in updates]
+    return [content["text"] for content in contents if content]
 
 
 def _texts(editor: Editor) -> list[str]:

@@ -67,6 +67,8 @@ class Witness:
     def __init__(self, disk: Disk, folder: str) -> None:
         self.disk = disk
         self.folder = folder
+        self.saving: list[Keeping] = []
+        """Values of which the agent was not told yet. The answer of their turn says that they are kept, too."""
 
     def log(self, session: str) -> bytes:
         """What is in the kernel now."""
@@ -122,6 +124,9 @@ class Watcher(Editor):
             return bool(line["type"] == "turn" and line["state"] != "running" and line.get("entry") == prompt.entry)
 
         self.witness.promise(f"the answer to prompt {name}", session.id, is_end)
+        for value in self.witness.saving:
+            if value.session == session.id:
+                self.witness.disk.mark(value._replace(done=True))
 
 
 class Ear(Voice):
@@ -130,21 +135,24 @@ class Ear(Voice):
     def __init__(self, witness: Witness, session: LiveSession, name: str) -> None:
         super().__init__(session, name)
         self.witness = witness
-        self.keeping: dict[str, bytes] = {}
+        self.keeping: dict[str, Keeping] = {}
 
     def prompt(self, prompt: Prompt, then: Reply, /) -> None:
         super().prompt(prompt, then)
         self.witness.promise("a prompt to the agent", self.session.id, lambda line: line["id"] == prompt.entry)
 
     def keep(self, name: str, value: object) -> None:
-        self.keeping[name] = worlds.dumps(value)
-        self.witness.disk.mark(Keeping(self.session.id, name, self.keeping[name], done=False))
+        self.keeping[name] = saving = Keeping(self.session.id, name, worlds.dumps(value), done=False)
+        self.witness.disk.mark(saving)
+        self.witness.saving.append(saving)
         super().keep(name, value)
 
     def _replied(self, name: str, result: bytes | None, error: RequestError | None) -> None:
         super()._replied(name, result, error)
-        if error is None and name in self.keeping:
-            self.witness.disk.mark(Keeping(self.session.id, name, self.keeping[name], done=True))
+        if name in self.keeping:
+            self.witness.saving.remove(self.keeping[name])
+            if error is None:
+                self.witness.disk.mark(self.keeping[name]._replace(done=True))
         elif error is None:
             self.witness.promise(f"the answer to ask {name}", self.session.id, lambda line: line["type"] == "answer")
 
