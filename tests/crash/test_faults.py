@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import random
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -52,12 +53,12 @@ async def test_a_sample_of_faults(name: str, disks: Path) -> None:
 @pytest.mark.parametrize("history", HISTORIES)
 @pytest.mark.parametrize("name", FAULTS)
 async def test_every_fault(name: str, history: str, disks: Path) -> None:
-    """At every second call, until one that the history does not make."""
-    runs, at = 0, 1
+    """At every fourth call, each fault at others, until one that the history does not make."""
+    runs, at = 0, 1 + zlib.crc32(f"{name} {history}".encode()) % 4
     while (await faulty(history, FAULTS[name], at, disks)).hits:
-        runs, at = runs + 1, at + 2
+        runs, at = runs + 1, at + 4
     print(f"{name} in {history}: {runs} runs")
-    assert runs >= 10
+    assert runs >= 5
 
 
 async def test_a_fault_is_told_in_words(disks: Path) -> None:

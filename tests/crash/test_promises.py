@@ -23,7 +23,7 @@ from tests.crash.histories import SHORT
 from tests.crash.long import VERBS, Verb, long
 from tests.crash.states import points
 
-WHOLE = ("one_turn", "blob", "asking", "keeping", "unprompted", "forking")
+WHOLE = ("one_turn", "blob", "asking", "keeping", "unprompted")
 """Histories of which every state is opened."""
 BACKENDS = ("workspace", "json", "sqlite")
 
@@ -71,8 +71,8 @@ def larger() -> Iterator[object]:
 @pytest.mark.parametrize(("history", "backend"), [*larger()])
 async def test_a_large_sample_of_crashes(history: str, backend: str, disks: Path) -> None:
     """Every point; of each at most so many states."""
-    report = await examined(history, disks, backend=backend, limit=25 if backend == "workspace" else 8)
-    assert report.states >= 80
+    report = await examined(history, disks, backend=backend, limit=15 if backend == "workspace" else 4)
+    assert report.states >= 30
 
 
 @pytest.mark.parametrize("history", ["one_turn", "torn"])
@@ -111,7 +111,7 @@ def test_a_few_long_histories(disks: Path, work: list[Verb], seed: int) -> None:
 
 
 @pytest.mark.e2e
-@settings(max_examples=120, suppress_health_check=SLOW)
+@settings(max_examples=80, suppress_health_check=SLOW)
 @given(verbs, st.integers(0, 1000))
 def test_many_long_histories(disks: Path, work: list[Verb], seed: int) -> None:
     """As before, with others each time."""
