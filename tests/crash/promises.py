@@ -23,7 +23,7 @@ from acpd_backends.logfile import LogFile, LogPaths
 from tests.backends.journal_logs import plain
 from tests.core.world import Editor, World, load, prompt, until
 from tests.crash.disk import Disk, Mark, Truncate, Write
-from tests.crash.scene import Broken, Deleting, Keeping, Promise, parsed, put
+from tests.crash.scene import Broken, Deleting, Keeping, Promise, parsed, put, readable
 from tests.crash.states import Crash
 from tests.support.fold import fold
 
@@ -299,14 +299,13 @@ def _said(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _last(log: bytes, kind: str) -> dict[str, Any]:
-    lines = (parsed(line[line.find(b"{") :]) for line in log.split(b"\n"))
-    found = [line for line in lines if line is not None and line["type"] == kind]
+    found = [line for line in map(readable, log.split(b"\n")) if line is not None and line["type"] == kind]
     return found[-1] if found else {}
 
 
 def _said_in(log: bytes) -> list[str]:
     """What the agent said in text, but for what stands in blobs."""
-    updates = [line for line in map(parsed, log.split(b"\n")) if line and line["type"] == "update" and "blobs" not in line]
+    updates = [line for line in map(readable, log.split(b"\n")) if line and line["type"] == "update" and "blobs" not in line]
     contents = [line["params"]["update"].get("content") for line in updates]
     return [content["text"] for content in contents if content]
 

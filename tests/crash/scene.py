@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +29,7 @@ from tests.support.store import Json
 MODES: Json = {"modes": {"currentModeId": "a", "availableModes": [{"id": "a", "name": "A"}, {"id": "b", "name": "B"}]}}
 BIG = "x" * 70_000
 """A string that becomes a blob."""
+_START = re.compile(rb'\{"type":"[a-z]+","id":"')
 
 
 class Promise(NamedTuple):
@@ -79,7 +81,7 @@ class Witness:
         log = self.log(session)
         lines = log.split(b"\n")[:-1]
         for at in range(len(lines) - 1, 0, -1):
-            if (found := parsed(lines[at])) and line(found):
+            if (found := readable(lines[at])) and line(found):
                 self.disk.mark(Promise(what, session, b"\n".join(lines[: at + 1]) + b"\n", power))
                 return
         self.disk.mark(Broken(f"{what} left before its line was written"))
@@ -96,6 +98,12 @@ def parsed(line: bytes) -> Json | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) and "type" in found and "id" in found else None
+
+
+def readable(line: bytes) -> Json | None:
+    """The record on this line, or behind what a crash left in front of it."""
+    starts = [match.start() for match in _START.finditer(line)]
+    return parsed(line) or (parsed(line[starts[-1] :]) if starts else None)
 
 
 class Watcher(Editor):
