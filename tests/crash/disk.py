@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from acpd_backends import sqlite
 from acpd_backends.sqlite import Database, Mode
@@ -25,6 +26,8 @@ from tests.backends.journal_logs import FaultyFiles
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
+P = ParamSpec("P")
+T = TypeVar("T")
 BASE = 0
 """The inode of the folder in which the store is made. It is there for certain."""
 
@@ -211,6 +214,16 @@ Fault = Callable[[str, str], int | None]
 """Asked before each call of the seam, with its name and path: raises OSError, or gives how many bytes a write may take."""
 
 
+def _at_once(call: Callable[Concatenate[RecordingFiles, P], T]) -> Callable[Concatenate[RecordingFiles, P], T]:
+    """The call and its note are one step: what another thread does meanwhile must not come between."""
+
+    def locked(self: RecordingFiles, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self.order:
+            return call(self, *args, **kwargs)
+
+    return locked
+
+
 class RecordingFiles(FaultyFiles):
     """Real files below `base`, and a note of each call in `disk`. `fault` may make a call fail: `calls` counts them."""
 
@@ -220,6 +233,7 @@ class RecordingFiles(FaultyFiles):
         self.base = base
         self.calls = 0
         self.fault: Fault | None = None
+        self.order = threading.RLock()
         self._open: dict[int, tuple[int, bool, str]] = {}
         """Of a descriptor: inode, whether it appends, path."""
 
@@ -230,6 +244,7 @@ class RecordingFiles(FaultyFiles):
         self.calls += 1
         return self.fault(call, path) if self.fault is not None else None
 
+    @_at_once
     def open(self, path: Path, flags: int) -> int:
         where = self.path(path)
         self._asked("open", where)
@@ -250,6 +265,7 @@ class RecordingFiles(FaultyFiles):
         self._open.pop(fd, None)
         super().close(fd)
 
+    @_at_once
     def write(self, fd: int, data: bytes | memoryview) -> int:
         inode, appends, where = self._open.get(fd, (None, False, "a lock"))
         limit = self._asked("write", where)
@@ -262,6 +278,7 @@ class RecordingFiles(FaultyFiles):
         self.disk.do(Write(inode, offset, bytes(data[:written])))
         return written
 
+    @_at_once
     def truncate(self, fd: int, size: int) -> None:
         inode, _, where = self._open.get(fd, (None, False, "a lock"))
         self._asked("truncate", where)
@@ -284,6 +301,7 @@ class RecordingFiles(FaultyFiles):
             self._asked("fsync", where)
             super().fsync(fd)
 
+    @_at_once
     def replace(self, source: Path, target: Path) -> None:
         self._asked("replace", self.path(target))
         super().replace(source, target)
@@ -294,6 +312,7 @@ class RecordingFiles(FaultyFiles):
         assert folder == there, "the model knows no rename between folders"
         self.disk.do(Names(folder, ((old, None), (new, self.disk.folders[folder][old]))))
 
+    @_at_once
     def link(self, source: Path, target: Path) -> None:
         self._asked("link", self.path(target))
         inode = self.disk.inode(self.path(source))
@@ -303,11 +322,13 @@ class RecordingFiles(FaultyFiles):
         if known is None:
             self.disk.do(Names(folder, ((name, inode),)))
 
+    @_at_once
     def unlink(self, path: Path) -> None:
         self._asked("unlink", self.path(path))
         super().unlink(path)
         self._gone(self.path(path))
 
+    @_at_once
     def mkdir(self, path: Path) -> bool:
         self._asked("mkdir", self.path(path))
         made = super().mkdir(path)
@@ -317,6 +338,7 @@ class RecordingFiles(FaultyFiles):
             self.disk.do(Names(folder, ((name, inode),)))
         return made
 
+    @_at_once
     def rmdir(self, path: Path) -> None:
         self._asked("rmdir", self.path(path))
         super().rmdir(path)

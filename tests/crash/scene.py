@@ -324,7 +324,7 @@ class Scene:
         self.disk.mark(Deleting(session_id, done=True))
 
     async def fork(self, source: LiveSession) -> LiveSession:
-        session = await self.world.registry.fork(source, "/tmp", ())
+        session = await self.world.registry.fork(source.id, "/tmp", ())
         attach(session, self.editor)
         self.witness.answered("the answer to session/fork", session.id, len(self.witness.log(session.id)))
         return session
