@@ -7,8 +7,6 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 
-from msgspec.structs import replace
-
 from acpd.errors import INVALID_REQUEST, RequestError, SessionBusy, SessionNotFound, StoreError
 from acpd.needs import Agents, Settings, Store
 from acpd.recovery import recover
@@ -306,12 +304,9 @@ class Registry:
         try:
             if unprompted and ((row := await self._row(session_id)) is None or row.prompted):
                 return
-            with contextlib.suppress(StoreError):  # on a full disk the deleting has to go on
-                # If this process is killed behind the log, the next start looks for it again, and drops the row.
-                await self.store.catalog.put(replace(row, state="open"))
-            await self.store.journals.delete(key)
-            await self.store.session.delete(key)
-            await self.store.catalog.delete(session_id)
+            from acpd.upkeep import remove  # deleting is rare
+
+            await remove(self.store, key, row)
         finally:
             await self.store.lease.give_up(key)
 

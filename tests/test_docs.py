@@ -17,6 +17,7 @@ from acpd import config
 from acpd.cli import arguments
 from acpd.cli.program import _split
 from acpd.errors import ConfigError
+from acpd.storage.upkeep import KINDS
 from acpd.wire import lines
 from tests.backends.test_conformance import DictSession
 from tests.support.paths import ROOT
@@ -251,6 +252,12 @@ def test_line_types() -> None:
     for kind, _, members in rows:
         first = re.findall(r"`(\w+)`", members)
         assert kind == "compaction" or first[0] in known, kind
+
+
+def test_kinds_of_findings() -> None:
+    """docs/storage.md names each kind of finding that fsck has, and no other."""
+    text = sections(ROOT / "docs" / "storage.md")["Damage"].split("What fsck knows:")[1]
+    assert set(re.findall(r"`([a-z0-9-]+)`", text)) == set(KINDS)
 
 
 def test_header_block() -> None:

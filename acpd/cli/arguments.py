@@ -11,8 +11,8 @@ from acpd.errors import ConfigError
 EPILOG = """\
 With stdin a pipe, acpd is an ACP agent for the editor that started it; on a terminal it shows this text.
 
-Exit codes: 0 done; 1 it failed (no such session, unreadable store, agent not found); 2 the command line or the
-configuration is wrong. An error is one line on stderr and ends with the next step.
+Exit codes: 0 done; 1 it failed (no such session, unreadable store, agent not found), or fsck found something; 2 the
+command line or the configuration is wrong. An error is one line on stderr and ends with the next step.
 """
 
 
@@ -89,6 +89,7 @@ def _add_commands(top: Parser, shared: Parser) -> None:
     for command in (show, tree):
         command.add_argument("id", metavar="ID", help="a session's id, or the beginning of one")
 
+    _add_care(commands, shared)
     paths = commands.add_parser("paths", parents=[shared], help="show where things are")
     logs = commands.add_parser("logs", parents=[shared], help="show what agents wrote to stderr")
     logs.add_argument("id", metavar="ID", nargs="?", help="only the agent of this session")
@@ -97,3 +98,12 @@ def _add_commands(top: Parser, shared: Parser) -> None:
     for command in (ls, tree, paths, config):
         command.add_argument("--json", action="store_true", help="one JSON value on stdout")
     show.add_argument("--json", action="store_true", help="one entry of the log on each line, as it is stored")
+
+
+def _add_care(commands: Any, shared: Parser) -> None:
+    """The commands that look after a store."""
+    fsck = commands.add_parser("fsck", parents=[shared], help="look for damage, and repair it")
+    fsck.add_argument("id", metavar="ID", nargs="?", help="only this session")
+    fsck.add_argument("--repair", action="store_true", help="write repaired copies, keep the originals")
+    for command in (fsck,):
+        command.add_argument("--json", action="store_true", help="one JSON value on stdout")

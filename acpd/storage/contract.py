@@ -14,7 +14,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from asyncio import Future
 from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
@@ -22,6 +22,9 @@ from acpd.errors import StoreError
 from acpd.storage.fold import Fold
 from acpd.storage.tree import SessionTree
 from acpd.wire.lines import Header, Stored
+
+if TYPE_CHECKING:
+    from acpd.storage.upkeep import Upkeep
 
 
 class Key(Struct, frozen=True):
@@ -113,6 +116,11 @@ class Journal(ABC):
 
 class Journals(ABC):
     """The logs of one store."""
+
+    @property
+    def upkeep(self) -> Upkeep | None:
+        """The care of their files, where they are files."""
+        return None
 
     @abstractmethod
     async def create(self, key: Key, header: Header, /) -> Journal:

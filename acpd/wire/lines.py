@@ -48,6 +48,7 @@ class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
     | ask | method; params: of the request, as the agent wrote it |
     | answer | ask: entry id; result or error; by: "client", "cancel", "agent", "acpd" |
     | turn | state: "running", "ended", "interrupted"; stopReason; error; usage |
+    | gap | none: what was lost here, in a repaired log |
     | leaf | entry |
     | link | link; agent; inner: the agent's session id; state: "adopting" while the agent's own conversation is recorded |
     | config | modes; configOptions; kind and params if an update said it |

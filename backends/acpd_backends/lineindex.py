@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from msgspec import UNSET
 
@@ -46,6 +47,14 @@ def kind_of(line: Stored) -> int:
     return _ENTRIES.get(line.type, ord("E"))
 
 
+class Numbers(Protocol):
+    """The ids of entries, and the number of the line of each."""
+
+    def get(self, identifier: str, /) -> int | None: ...
+    def __setitem__(self, identifier: str, number: int, /) -> None: ...
+    def __contains__(self, identifier: object, /) -> bool: ...
+
+
 class LineIndex:
     """The records of a log, complete up to byte `end`; grows by `add`. In memory: 2 bytes a line, and the ids added."""
 
@@ -69,7 +78,7 @@ class LineIndex:
         self.last_id = last_id
         self._records = records
         self._line_at = line_at
-        self._ids: dict[str, int] = {}
+        self._ids: Numbers = {}
         self._last = self._leaf = self._turn = NONE
         self._last_id: str | None = None
         """Of the last entry; None: there is none; empty: it was not read."""

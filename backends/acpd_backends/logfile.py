@@ -58,6 +58,10 @@ class LogPaths(Struct, frozen=True):
     def torn(self, number: int) -> Path:
         return self.folder / f"{self.stem}.log.jsonl.torn-{number}"
 
+    def damaged(self, number: int) -> Path:
+        """What a repaired copy took the place of."""
+        return self.folder / f"{self.stem}.log.jsonl.damaged-{number}"
+
 
 class LogFile:
     """One log, open for reading. What is appended meanwhile is seen by the next read."""
