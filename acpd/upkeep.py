@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from acpd.errors import StateUnreadable, StoreError
+from acpd.errors import SessionNotFound, StateUnreadable, StoreError
 from acpd.needs import Store
 from acpd.storage.contract import Key, Row
 from acpd.storage.rows import row_of
@@ -19,6 +20,8 @@ from acpd.wire.lines import VERSION, Header
 
 FOLDED = "acpd."
 """How the names of states begin that are folds of the log."""
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 
 
 class Report(NamedTuple):
@@ -156,5 +159,68 @@ async def take_and_remove(store: Store, key: Key, row: Row | None) -> None:
     await store.lease.take(key)
     try:
         await remove(store, key, row)
+    finally:
+        await store.lease.give_up(key)
+
+
+class Old(NamedTuple):
+    """A session whose last event is older than was asked for. `bytes`: of its log, blobs and caches."""
+
+    key: Key
+    row: Row
+    bytes: int
+
+
+async def older_than(store: Store, before: str) -> AsyncIterator[Old]:
+    """The sessions whose log ends before this time, by what the log says. One whose time cannot be told is never old."""
+    for row in await store.catalog.find("", limit=1 << 40):
+        key = Key(row.agent, row.id, row.user)
+        if row.updatedAt < before and await _is_old(store, key, before):
+            yield Old(key, row, await store.journals.upkeep.weigh(key) if store.journals.upkeep is not None else 0)
+
+
+async def _is_old(store: Store, key: Key, before: str) -> bool:
+    """By the log, because its file's time is that of a copy, and the row may be behind."""
+    try:
+        header, fold = await store.journals.peek(key)
+    except SessionNotFound:
+        return False
+    last = max(fold.updated_at, header.createdAt)
+    return bool(_TIME.match(last)) and last < before
+
+
+async def remove_old(store: Store, old: Old, before: str) -> bool:
+    """False: somebody has gone on with it meanwhile. Raises SessionBusy, StoreError."""
+    await store.lease.take(old.key)
+    try:
+        if not await _is_old(store, old.key, before):
+            return False
+        await remove(store, old.key, old.row)
+    finally:
+        await store.lease.give_up(old.key)
+    return True
+
+
+async def garbage(store: Store, key: Key) -> list[Found]:
+    """The blobs of a session that nothing names. None of a damaged log: what that names is not known for certain.
+
+    For who has the lease, or only wants to know. Raises SessionNotFound, StoreError.
+    """
+    upkeep = store.journals.upkeep
+    found = await upkeep.unused(key) if upkeep is not None else []
+    if upkeep is None or not found:
+        return []
+    checked = await upkeep.check(key, live=False)
+    return [] if any(each.weight == "damage" for each in checked.found) else found
+
+
+async def remove_garbage(store: Store, key: Key) -> list[Found]:
+    """What was removed. Raises SessionBusy, SessionNotFound, StoreError."""
+    await store.lease.take(key)
+    try:
+        found = await garbage(store, key)
+        if store.journals.upkeep is not None:
+            await store.journals.upkeep.remove(found)
+        return found
     finally:
         await store.lease.give_up(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any, NoReturn
 
 from acpd.config import Flags
@@ -34,6 +35,17 @@ def _number(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
     return int(text)
+
+
+def _age(text: str) -> int:
+    """Seconds."""
+    match = re.fullmatch(r"([0-9]{1,6})([hdw])", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no age; 12h, 30d, 8w are")
+    seconds = int(match[1]) * {"h": 3600, "d": 86_400, "w": 604_800}[match[2]]
+    if not seconds:
+        raise argparse.ArgumentTypeError(f"{text!r} would be every session; 'acpd rm' removes single ones")
+    return seconds
 
 
 def common() -> Parser:
@@ -105,5 +117,12 @@ def _add_care(commands: Any, shared: Parser) -> None:
     fsck = commands.add_parser("fsck", parents=[shared], help="look for damage, and repair it")
     fsck.add_argument("id", metavar="ID", nargs="?", help="only this session")
     fsck.add_argument("--repair", action="store_true", help="write repaired copies, keep the originals")
-    for command in (fsck,):
+    rm = commands.add_parser("rm", parents=[shared], help="remove sessions, with all that is theirs")
+    rm.add_argument("ids", metavar="ID", nargs="+", help="a session's id, or the beginning of one")
+    rm.add_argument("--yes", action="store_true", help="do not ask")
+    gc = commands.add_parser("gc", parents=[shared], help="remove what nobody needs; sessions only if told so")
+    gc.add_argument("--older-than", type=_age, metavar="AGE", help="sessions too whose last event is older: 12h, 30d, 8w")
+    gc.add_argument("--aside", action="store_true", help="also what was put aside: torn lines, damaged originals")
+    gc.add_argument("--dry-run", action="store_true", help="only say what would go")
+    for command in (fsck, gc):
         command.add_argument("--json", action="store_true", help="one JSON value on stdout")

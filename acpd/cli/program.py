@@ -140,6 +140,14 @@ def _offline(call: Call) -> int | None:
             from acpd.cli import checking
 
             return _wait(checking.fsck(call))
+        case "rm":
+            from acpd.cli import removing
+
+            return _wait(removing.rm(call))
+        case "gc":
+            from acpd.cli import removing
+
+            return _wait(removing.gc(call))
         case _:
             from acpd.cli import logs
 

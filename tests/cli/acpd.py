@@ -38,11 +38,12 @@ def run(home: Path, *words: str, cwd: Path | None = None, env: Mapping[str, str]
     return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
 
 
-def on_terminal(home: Path, *words: str, env: Mapping[str, str] = {}) -> Ran:
-    """`acpd WORDS` with a terminal as stdin, stdout and stderr; what it wrote is in `out`."""
+def on_terminal(home: Path, *words: str, env: Mapping[str, str] = {}, say: str = "") -> Ran:
+    """`acpd WORDS` with a terminal as stdin, stdout and stderr; what it wrote is in `out`. `say`: what the person types."""
     ours, theirs = os.openpty()
     with subprocess.Popen([*ACPD, *words], env=environment(home, **env), stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
+        os.write(ours, say.encode())
         out = b""
         while chunk := _read(ours):
             out += chunk
