@@ -124,5 +124,9 @@ def _add_care(commands: Any, shared: Parser) -> None:
     gc.add_argument("--older-than", type=_age, metavar="AGE", help="sessions too whose last event is older: 12h, 30d, 8w")
     gc.add_argument("--aside", action="store_true", help="also what was put aside: torn lines, damaged originals")
     gc.add_argument("--dry-run", action="store_true", help="only say what would go")
+    cwd = commands.add_parser("cwd", parents=[shared], help="say where a project has moved to")
+    cwd.add_argument("old", metavar="OLD", help="the folder in which it was")
+    cwd.add_argument("new", metavar="NEW", help="the folder in which it is now")
+    cwd.add_argument("--dry-run", action="store_true", help="only say which sessions it would concern")
     for command in (fsck, gc):
         command.add_argument("--json", action="store_true", help="one JSON value on stdout")

@@ -148,6 +148,10 @@ def _offline(call: Call) -> int | None:
             from acpd.cli import removing
 
             return _wait(removing.gc(call))
+        case "cwd":
+            from acpd.cli import moving
+
+            return _wait(moving.cwd(call))
         case _:
             from acpd.cli import logs
 

@@ -128,7 +128,8 @@ class Journals(ABC):
 
     @abstractmethod
     async def open(self, key: Key, /) -> Journal:
-        """Open for appending. A torn last line is cut off and kept beside the log.
+        """Open for appending. A torn last line is cut off and kept beside the log. The header says where the project is
+        now (`fold.moved`), here and in `peek`.
 
         Raises SessionNotFound; SessionReadOnly for a newer version or a file without a usable header.
         """

@@ -94,6 +94,8 @@ def _lines(log: LogFile, tree: SessionTree, path: list[int], target: LogPaths, f
 def _carried(line: Stored) -> str | None:
     """Which of the facts that a fork takes along this is."""
     if line.type == "info":
+        if line.cwd:  # where the source's project has gone; a fork has a folder of its own
+            return None
         return "title" if line.title is not None else "info"
     return line.type if line.type in {"config", "commands"} else None
 

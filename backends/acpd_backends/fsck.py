@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from acpd.storage.context import Context
-from acpd.storage.fold import Fold
+from acpd.storage.fold import Fold, moved
 from acpd.storage.scan import Damage, Item
 from acpd.storage.tree import load
 from acpd.storage.upkeep import Checked, Found, of_tree
@@ -143,7 +143,8 @@ def check(paths: LogPaths, *, live: bool) -> Checked:
     found = [*checked.found, *watch.found, *_blobs(paths.blobs, watch)]
     if not live:
         found += _context(paths)
-    return Checked(checked.header, checked.fold, size, sorted(found, key=lambda each: (each.path != watch.path, each.line)))
+    header = checked.header and moved(checked.header, checked.fold)
+    return Checked(header, checked.fold, size, sorted(found, key=lambda each: (each.path != watch.path, each.line)))
 
 
 def _regular(log: LogFile, *, live: bool) -> tuple[Checked, _Watch] | None:

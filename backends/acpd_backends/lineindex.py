@@ -246,7 +246,7 @@ class LineIndex:
         found = {self._last, len(kinds) - 1}
         found |= {kinds.rfind(kind) for kind in (b"k", b"c", b"m", b"u", b"q", b"L")}
         found |= {max(kinds.rfind(b"R"), kinds.rfind(b"T"))}
-        found |= {max(kinds.rfind(b"t"), kinds.rfind(b"b")), max(kinds.rfind(b"p"), kinds.rfind(b"b"))}
+        found |= {max(kinds.rfind(b"t"), kinds.rfind(b"b")), max(kinds.rfind(b"p"), kinds.rfind(b"b")), kinds.rfind(b"i")}
         found |= {match.start() for match in re.finditer(b"a", kinds)}
         answered = {self._records[match.start()].ref for match in re.finditer(b"N", kinds)}
         found |= {match.start() for match in re.finditer(b"K", kinds)} - answered
