@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -137,7 +138,11 @@ class AgentPool:
     def _unwanted(self, link: str, starting: asyncio.Future[tuple[process.Pipes, str]]) -> None:
         """Whoever wanted this agent was cancelled before it was there."""
         if not starting.cancelled() and starting.exception() is None:
-            asyncio.get_running_loop().run_in_executor(None, self._end, link, starting.result()[0])
+            end = partial(self._end, link, starting.result()[0])
+            try:
+                asyncio.get_running_loop().run_in_executor(None, end)
+            except RuntimeError:  # the loop is ending and takes no more work; the process waits for a thread of its own
+                threading.Thread(target=end, name=f"end:{link}").start()
 
     def _gone(self, link: AgentLink) -> None:
         self.links.pop(link.id, None)
