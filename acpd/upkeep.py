@@ -72,7 +72,7 @@ def made_up(key: Key, row: Row | None) -> Header:
         version=VERSION,
         id=key.session,
         cwd=cwd,
-        agent=key.agent,
+        agent=key.agent or (row.agent if row is not None else ""),
         user=key.user,
         createdAt=created,
         additionalDirectories=dirs,

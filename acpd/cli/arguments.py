@@ -128,5 +128,8 @@ def _add_care(commands: Any, shared: Parser) -> None:
     cwd.add_argument("old", metavar="OLD", help="the folder in which it was")
     cwd.add_argument("new", metavar="NEW", help="the folder in which it is now")
     cwd.add_argument("--dry-run", action="store_true", help="only say which sessions it would concern")
+    migrate = commands.add_parser("migrate", parents=[shared], help="copy everything to another backend")
+    migrate.add_argument("--to", metavar="BACKEND", required=True, help="workspace, json or sqlite")
+    migrate.add_argument("--dry-run", action="store_true", help="only say what it would do, and whether it can")
     for command in (fsck, gc):
         command.add_argument("--json", action="store_true", help="one JSON value on stdout")

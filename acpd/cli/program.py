@@ -114,7 +114,7 @@ def _tell(out: output.Output, values: Namespace, flags: Flags, env: Mapping[str,
 
 
 def _offline(call: Call) -> int | None:
-    """The commands that start nothing. Those that only read take no lease either."""
+    """The commands that read: they take no lease and start nothing."""
     match call.values.command:
         case "paths":
             from acpd.cli import settings
@@ -136,6 +136,18 @@ def _offline(call: Call) -> int | None:
             from acpd.cli import branches
 
             _wait(branches.tree(call))
+        case "logs":
+            from acpd.cli import logs
+
+            logs.logs(call)
+        case _:
+            return _care(call)
+    return None
+
+
+def _care(call: Call) -> int | None:
+    """The commands that look after a store: the exit code."""
+    match call.values.command:
         case "fsck":
             from acpd.cli import checking
 
@@ -153,10 +165,9 @@ def _offline(call: Call) -> int | None:
 
             return _wait(moving.cwd(call))
         case _:
-            from acpd.cli import logs
+            from acpd.cli import migrating
 
-            logs.logs(call)
-    return None
+            return _wait(migrating.migrate(call))
 
 
 def _wait(work: Coroutine[None, None, T]) -> T:
