@@ -50,6 +50,8 @@ async def look(store: Store, key: Key, *, listed: bool = True, ours: bool = Fals
     if holder is not None:
         found.append(Found(kind="open", path=path, detail=f"in pid {holder}"))
         return Report(key, found, row, [])
+    if not ours and await store.lease.holder(key) is not None:  # opened while it was read
+        return await look(store, key, listed=listed)
     if store.journals.upkeep is not None and not any(each.weight == "damage" for each in found):
         found += await store.journals.upkeep.unused(key)
     if listed:

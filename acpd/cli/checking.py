@@ -23,6 +23,8 @@ class Told:
         self.wrong = 0
         self.notes = 0
         self.kept: list[str] = []
+        self.failed = False
+        """Whether something could not be looked at, or not be repaired."""
         self._found: list[dict[str, object]] = []
 
     def report(self, report: Report) -> None:
@@ -51,7 +53,7 @@ class Told:
             self._call.out.say(
                 f"{_count(self.sessions, 'session')}: {_count(self.wrong, 'finding')}, {_count(self.notes, 'note')}"
             )
-        return FOUND if self.wrong else 0
+        return FOUND if self.wrong or self.failed else 0
 
 
 async def fsck(call: Call) -> int:
@@ -89,7 +91,11 @@ async def _check(store: Store, key: Key, told: Told, *, listed: bool, repair: bo
         return
     except SessionBusy as error:
         output.complain(error)
+        told.failed = True
         told.report(await look(store, key))
+    except StoreError as error:  # the others are looked at all the same
+        output.complain(error)
+        told.failed = True
 
 
 async def _beside(store: Store, sessions: set[str], told: Told, call: Call) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,23 @@ def test_a_session_that_is_open_is_not_repaired(tmp_path: Path) -> None:
     assert f"open in pid {os.getpid()}" in err
     assert ["json", "missing-parent", "open"] == sorted(kinds(out))
     assert 0 == told("fsck", "--repair", "s1")[0]
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_is_checked(tmp_path: Path) -> None:
+    """A log that is no file does not keep the others from being looked at; the exit code is 1."""
+    shelf = Shelf(tmp_path)
+    for name in ("one", "two"):
+        shelf.add(name, conversation())
+    log = next(path for path in tmp_path.rglob("*.log.jsonl") if path.name.startswith("one."))
+    blobs = log.with_name("one.blobs")
+    blobs.write_bytes(b"no folder")
+    line = log.read_bytes().splitlines(keepends=True)[2]
+    named = b'"prompt":{"$blob":"%b","bytes":5},"blobs":[10]}' % (b"0" * 64)
+    log.write_bytes(log.read_bytes().replace(line, re.sub(rb'"prompt":.*\]}', named, line)))
+    ran = Told(tmp_path)("fsck")
+    assert 1 == ran.code
+    assert "cannot check session one: Not a directory" in ran.err
+    assert ran.out.startswith("1 session: ")
 
 
 def kinds(out: str) -> Sequence[str]:
