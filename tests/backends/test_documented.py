@@ -68,6 +68,7 @@ def test_it_passes_the_suite(package: Path) -> None:
     assert f"{count} passed" in ran.stdout
 
 
+@pytest.mark.e2e
 def test_a_suite_that_fails_is_noticed(package: Path) -> None:
     """A store that keeps something else than it was given does not pass."""
     code = (package / "mystore.py").read_text()

@@ -158,7 +158,11 @@ class Dying(Files):
 
 @pytest.mark.parametrize(
     ("source", "target"),
-    [("workspace", "json"), ("sqlite", "workspace"), pytest.param("json", "workspace", marks=pytest.mark.e2e)],
+    [
+        ("workspace", "json"),
+        pytest.param("sqlite", "workspace", marks=pytest.mark.e2e),
+        pytest.param("json", "workspace", marks=pytest.mark.e2e),
+    ],
 )
 async def test_killed_at_any_step_it_goes_on(source: str, target: str, tmp_path: Path) -> None:
     """Killed before any step and started again, the result is the same, and the source always whole."""
@@ -184,7 +188,7 @@ async def test_killed_at_any_step_it_goes_on(source: str, target: str, tmp_path:
     assert at > 10
 
 
-@pytest.mark.parametrize(("source", "target"), [("workspace", "sqlite"), ("json", "sqlite")])
+@pytest.mark.parametrize(("source", "target"), [("workspace", "sqlite"), pytest.param("json", "sqlite", marks=pytest.mark.e2e)])
 async def test_killed_between_states_it_goes_on(source: str, target: str, tmp_path: Path) -> None:
     """A database is written a value at a time; killed before any of them and started again, the result is the same."""
     await fill(tmp_path / "made", source)

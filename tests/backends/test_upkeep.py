@@ -240,7 +240,7 @@ async def test_a_repair_that_is_killed_leaves_the_old_or_the_new(tmp_path: Path)
 async def test_a_long_log_takes_bounded_memory(damage: bytes, tmp_path: Path) -> None:
     """60 bytes a line where nothing is wrong, 600 where something is; what is found is the same as of a short one."""
     ids = Ids()
-    count = 40_000
+    count = 20_000
     lines: list[bytes] = []
     parent = None
     for number in range(1, count + 1):

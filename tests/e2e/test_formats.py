@@ -12,9 +12,8 @@ import pytest
 
 from acpd.wire.lines import VERSION
 from tests.cli import acpd
-from tests.support import store
+from tests.support import commands, store
 from tests.support.client import Client
-from tests.support.commands import acpd as command
 
 STORES = Path(__file__).parents[1] / "stores"
 FORMATS = sorted(path.name for path in STORES.glob("format-*"))
@@ -27,7 +26,7 @@ def test_every_format_has_its_store() -> None:
     assert all({*BACKENDS} == {path.name for path in (STORES / name).iterdir()} for name in FORMATS)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", commands.backends())
 @pytest.mark.parametrize("written", FORMATS)
 def test_a_store_that_an_earlier_version_wrote(written: str, backend: str, tmp_path: Path) -> None:
     """Its sessions are listed and whole; each is loaded, with its blobs and mode, and gone on with; no old line changes."""
@@ -41,7 +40,7 @@ def test_a_store_that_an_earlier_version_wrote(written: str, backend: str, tmp_p
     assert (0, "3 sessions: 0 findings, 0 notes\n") == (checked.code, checked.out)
     assert (3 if backend == "workspace" else 0) == len(json.loads(alices.out))
     assert {"say hello", "say it", "say something else"} == {row["title"] for row in json.loads(listed.out)}
-    with Client(command(), home, env=env, cwd=Path("/")) as client:
+    with Client(commands.acpd(), home, env=env, cwd=Path("/")) as client:
         client.initialize()
         for row in json.loads(listed.out):
             setup = client.load(row["id"], "/")
