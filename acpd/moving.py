@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from acpd.errors import StoreError
 from acpd.needs import Store
-from acpd.storage.contract import Key
+from acpd.storage.contract import Journal, Key
 from acpd.storage.rows import row_of
 from acpd.wire.ids import Clock, Ids
 from acpd.wire.lines import encode, fact
@@ -54,21 +54,29 @@ async def move_session(store: Store, key: Key, move: Move, now: str) -> None:
     try:
         journal = await store.journals.open(key)
         try:
-            ids = Ids()
-            ids.after(journal.fold.last_id)
-            cwd = move.of(journal.header.cwd) or now
-            folder = await asyncio.to_thread(os.path.realpath, cwd)
-            body = b',"cwd":%b,"folder":%b' % (encode(cwd), encode("" if folder == cwd else folder))
-            # A move is no event: the session keeps its place in listings, and its age.
-            at = journal.fold.updated_at or journal.header.createdAt or Clock().now()
-            journal.append(fact("info", ids.new(), journal.fold.seq + 1, at, body))
-            journal.flush()
-            waiter = journal.sync()
-            if waiter is not None:
-                await waiter
-        finally:
-            await journal.close()
+            await _tell(journal, move, now)
+        except StoreError:
+            await journal.discard()
+            raise
+        await journal.close()
         header, fold = await store.journals.peek(key)
         await store.catalog.put(row_of(key, header, fold, journal.size))
     finally:
         await store.lease.give_up(key)
+
+
+async def _tell(journal: Journal, move: Move, now: str) -> None:
+    """Append the fact, durably. Raises StoreError."""
+    header, fold = journal.header, journal.fold
+    ids = Ids()
+    ids.after(fold.last_id)
+    cwd = move.of(header.cwd) or now
+    folder = await asyncio.to_thread(os.path.realpath, cwd)
+    body = b',"cwd":%b,"folder":%b' % (encode(cwd), encode("" if folder == cwd else folder))
+    # A move is no event: the session keeps its place in listings, and its age.
+    at = fold.updated_at or header.createdAt or Clock().now()
+    journal.append(fact("info", ids.new(), fold.seq + 1, at, body))
+    journal.flush()
+    waiter = journal.sync()
+    if waiter is not None:
+        await waiter

@@ -15,7 +15,7 @@ from acpd.errors import SessionNotFound, StateUnreadable, StoreError
 from acpd.needs import Store
 from acpd.storage.contract import Key, Row
 from acpd.storage.rows import row_of
-from acpd.storage.upkeep import KINDS, Checked, Found, of_tree
+from acpd.storage.upkeep import KINDS, NEWER, Checked, Found, of_tree
 from acpd.wire.lines import VERSION, Header
 
 FOLDED = "acpd."
@@ -54,7 +54,7 @@ async def look(store: Store, key: Key, *, listed: bool = True, ours: bool = Fals
         return await look(store, key, listed=listed)
     if store.journals.upkeep is not None and not any(each.weight == "damage" for each in found):
         found += await store.journals.upkeep.unused(key)
-    if listed:
+    if listed and not _is_newer(found):
         found += _of_row(await store.catalog.get(key.session), row, path)
     return Report(key, found, row, [])
 
@@ -114,6 +114,8 @@ async def mend(store: Store, key: Key) -> Report:
     await store.lease.take(key)
     try:
         report = await look(store, key, ours=True)
+        if _is_newer(report.found):
+            return report
         kept = await _mend_log(store, key, report.found)
         for each in report.found:
             if each.kind == "state-fold":
@@ -129,9 +131,13 @@ async def mend(store: Store, key: Key) -> Report:
         await store.lease.give_up(key)
 
 
+def _is_newer(found: list[Found]) -> bool:
+    return any(each.kind == NEWER for each in found)
+
+
 async def _mend_log(store: Store, key: Key, found: list[Found]) -> list[str]:
     kinds = {each.kind for each in found}
-    if store.journals.upkeep is None or "newer-version" in kinds or not any(KINDS[kind].log for kind in kinds):
+    if store.journals.upkeep is None or not any(KINDS[kind].log for kind in kinds):
         return []
     return await store.journals.upkeep.repair(key, made_up(key, await store.catalog.get(key.session)))
 

@@ -31,8 +31,11 @@ _COPY = "acpd fsck --repair ID writes a copy without it and keeps this file"
 _ANEW = "acpd fsck --repair ID makes it anew; so does acpd itself when it next has the session open"
 _GC = "acpd gc removes it"
 
+NEWER = "newer-version"
+"""Of such a session nothing else is judged or changed: its caches may be of another kind, too."""
+
 KINDS: dict[str, Kind] = {
-    "torn-tail": Kind("damage", "the last line was cut off while it was written; it was never acknowledged", _COPY, log=True),
+    "torn-tail": Kind("damage", "the last line was cut off while it was written; it does not count", _COPY, log=True),
     "json": Kind("damage", "this line is no JSON: what stood there is lost, the others count", _COPY, log=True),
     "nul": Kind("damage", "NUL bytes: a page that the machine never wrote; what stood there is lost", _COPY, log=True),
     "utf8": Kind("damage", "this line is no UTF-8: what stood there is lost, the others count", _COPY, log=True),
@@ -46,7 +49,7 @@ KINDS: dict[str, Kind] = {
         "damage", "the file is empty: acpd was killed before the first write, or the file system lost it", _COPY, log=True
     ),
     "header-missing": Kind("damage", "the first line is no header: it can be read, not gone on with", _COPY, log=True),
-    "newer-version": Kind("damage", "a newer acpd wrote it: it can be read, not gone on with", "update acpd"),
+    NEWER: Kind("damage", "a newer acpd wrote it: it is read, and nothing of it is judged or changed", "update acpd"),
     "seq": Kind("damage", "the numbers of the lines do not rise by one: lines were lost, or stand twice", _COPY, log=True),
     "missing-blob": Kind("damage", "a big text or image is gone; words stand in its place", "put the file back from a backup"),
     "wrong-blob": Kind("damage", "a big text or image is not what its name says", "put the file back from a backup"),

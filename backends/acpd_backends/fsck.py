@@ -17,7 +17,7 @@ from acpd.storage.context import Context
 from acpd.storage.fold import Fold, moved
 from acpd.storage.scan import Damage, Item
 from acpd.storage.tree import load
-from acpd.storage.upkeep import Checked, Found, of_tree
+from acpd.storage.upkeep import NEWER, Checked, Found, of_tree
 from acpd.wire.lines import VERSION, Stored
 from acpd_backends import logfile
 from acpd_backends.blobfiles import blob_names
@@ -141,7 +141,7 @@ def check(paths: LogPaths, *, live: bool) -> Checked:
         size = log.size
         checked, watch = _regular(log, live=live) or _damaged(log, live=live)
     found = [*checked.found, *watch.found, *_blobs(paths.blobs, watch)]
-    if not live:
+    if not live and not any(each.kind == NEWER for each in found):
         found += _context(paths)
     header = checked.header and moved(checked.header, checked.fold)
     return Checked(header, checked.fold, size, sorted(found, key=lambda each: (each.path != watch.path, each.line)))
@@ -185,7 +185,8 @@ def _damaged(log: LogFile, *, live: bool) -> tuple[Checked, _Watch]:
 
     header, fold, tree = load(watched())
     findings = [each for each in tree.findings if not (live and each.kind == "torn-tail")]
-    index = [] if live or not findings else _index(log, None)
+    newer = any(each.kind == NEWER for each in findings)
+    index = [] if live or newer or not findings else _index(log, None)
     return Checked(header, fold, log.size, [*of_tree(watch.path, findings), *index]), watch
 
 

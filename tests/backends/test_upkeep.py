@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from acpd.needs import Store
-from acpd.storage.contract import Key
+from acpd.storage.contract import Key, Row
 from acpd.storage.upkeep import Found
 from acpd.upkeep import look, mend
 from acpd.wire.blobs import extract
@@ -264,3 +265,20 @@ async def test_the_fold_is_the_one_of_an_open(tmp_path: Path) -> None:
         header, fold = await journals.peek(KEY)
         checked = await asyncio.to_thread(fsck.check, journals.paths(KEY), live=False)
         assert (header, plain(fold)) == (checked.header, plain(checked.fold))
+
+
+async def test_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    """Of a log of a newer version nothing else is judged, and a repair changes nothing: its caches may be of another kind."""
+    journals, log = place(tmp_path, *chain(2), b"broken\n", header=replace(HEADER, version=2))
+    paths = journals.paths(KEY)
+    for cache in (paths.index, paths.context):
+        cache.write_bytes(b"of a later kind")
+    store = open_all(tmp_path)
+    await store.session.save(KEY, "acpd.plan", b'{"seq":9}')
+    await store.catalog.put(Row(id="session", agent="agent"))
+    before = {file: file.read_bytes() for file in log.parent.iterdir()}
+    for report in (await look(store, KEY), await mend(store, KEY)):
+        assert ["json", "newer-version", "state-fold"] == kinds(report.found)
+    assert before == {file: file.read_bytes() for file in log.parent.iterdir()}
+    assert ["acpd.plan"] == await store.session.names(KEY)
+    await close(store)
