@@ -27,7 +27,7 @@ check: $(READY)
 	$(BIN)/lint-imports
 
 e2e: $(READY)
-	$(BIN)/python -m pytest -q -n 2 -m '(e2e or peers) and not slow'
+	$(BIN)/python -m pytest -q -rs -n 2 -m '(e2e or peers) and not slow'
 
 e2e-full: $(READY)
 	$(BIN)/python -m pytest -q -m slow

@@ -141,11 +141,12 @@ class Audience:
         until = self._scribe.flushed
         client = attachment.client
         told = Replay(self._key.session, client.kinds)
+        is_running = self._scribe.fold.turn is not None
         facts = told.facts(self._scribe.fold, until)  # now: later ones come behind the cursor
         try:
             async for window in self._journals.path(self._key, until=until, straight=self._scribe.fold.straight):
                 await _send(client, told.feed(window))
-            await _send(client, [*told.finish(), *facts])
+            await _send(client, [*told.finish(is_running=is_running), *facts])
         except (asyncio.CancelledError, StoreError):
             if attachment in self.attachments:
                 attachment.reached(until)

@@ -47,12 +47,13 @@ class Agent(Struct, frozen=True, kw_only=True):
 
 
 class Agents(Struct, frozen=True, kw_only=True):
-    """`[agents]`; times in seconds. `programs` are the tables `[agents.NAME]`."""
+    """`[agents]`; times in seconds, tokens as acpd.storage.primer counts them. `programs` are the tables `[agents.NAME]`."""
 
     default: Text = ""
     start_timeout: Seconds = 30.0
     cancel_timeout: Seconds = 10.0
     stop_grace: Seconds = 1.0
+    primer_tokens: Annotated[int, Meta(ge=1_000, le=10_000_000)] = 50_000
     programs: dict[str, Agent] = {}
 
 
@@ -107,6 +108,7 @@ class Paths(Struct, frozen=True):
     def find(cls, env: Mapping[str, str]) -> Paths:
         """Below ACPD_HOME if that is set; else systemd's variables, and XDG (or macOS's folders) for what they leave open.
 
+        systemd's are those of the service that acpd is: one that some other service inherits to an editor is not ours.
         Raises ConfigError if ACPD_HOME is not absolute: the store would move with the current folder.
         """
         if home := env.get("ACPD_HOME"):
@@ -114,7 +116,8 @@ class Paths(Struct, frozen=True):
                 raise ConfigError(f"ACPD_HOME is {home!r}, must be an absolute path", hint="e.g. ACPD_HOME=$HOME/.acpd")
             return cls(*(os.path.join(home, name) for name in ("config", "data", "run")))
         names = ("CONFIGURATION_DIRECTORY", "STATE_DIRECTORY", "RUNTIME_DIRECTORY")
-        given = [env.get(name, "").split(":")[0] for name in names]
+        ours = env.get("SYSTEMD_EXEC_PID") == str(os.getpid())
+        given = [env.get(name, "").split(":")[0] if ours else "" for name in names]
         return cls(*given) if all(given) else cls(*(one or other for one, other in zip(given, _xdg(env), strict=True)))
 
 
@@ -122,9 +125,18 @@ def _xdg(env: Mapping[str, str]) -> tuple[str, str, str]:
     import platformdirs  # 13 ms
 
     dirs = platformdirs.PlatformDirs("acpd", appauthor=False)
-    # Without XDG_RUNTIME_DIR platformdirs names a folder in /tmp that somebody else may have made first.
-    runtime = dirs.user_runtime_dir if env.get("XDG_RUNTIME_DIR") else os.path.join(dirs.user_state_dir, "run")
+    given = env.get("XDG_RUNTIME_DIR", "")
+    # Where there is none platformdirs names a folder in /tmp that somebody else may have made first.
+    runtime = os.path.join(given, "acpd") if _is_ours(given) else os.path.join(dirs.user_state_dir, "run")
     return dirs.user_config_dir, dirs.user_data_dir, runtime
+
+
+def _is_ours(folder: str) -> bool:
+    """Not after su or sudo, which may leave the variable of the user before."""
+    try:
+        return os.path.isabs(folder) and os.stat(folder).st_uid == os.getuid()
+    except OSError:
+        return False
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -192,6 +204,7 @@ WANTED = {
     "agents.start_timeout": "seconds, more than 0 and at most 86400",
     "agents.cancel_timeout": "seconds, more than 0 and at most 86400",
     "agents.stop_grace": "seconds, more than 0 and at most 86400",
+    "agents.primer_tokens": "a whole number from 1000 to 10000000",
     "sessions.queue": "a whole number from 0 to 10000",
     "log.level": '"debug", "info", "warning" or "error"',
 }

@@ -187,6 +187,7 @@ class Daemon:
             cancel_timeout=config.agents.cancel_timeout,
             stop_grace=config.agents.stop_grace,
             start_timeout=config.agents.start_timeout,
+            primer_tokens=config.agents.primer_tokens,
         )
         store = await self._open_store()
         runtime: Runtime = resolve(_LINKS)(Path(self._paths.runtime) / "links")

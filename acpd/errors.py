@@ -12,6 +12,7 @@
     |   +-- AgentExited         it ended
     +-- StoreError              storage failed
         +-- SessionNotFound     no such session
+        +-- EntryNotFound       no such entry in a session, or more than one
         +-- SessionBusy         another process holds its lease
         +-- SessionReadOnly     written by a newer version, or damaged where we may not write
         +-- StateUnreadable     a state module cannot be read; a copy was put aside
@@ -107,6 +108,17 @@ class SessionNotFound(StoreError):
     def __init__(self, session_id: str) -> None:
         super().__init__("find", f"session {session_id}", hint="'acpd ls --all' lists what there is")
         self.session_id = session_id
+
+
+class EntryNotFound(StoreError):
+    """A session has no such entry, or (`cause`) several that are meant."""
+
+    def __init__(self, session_id: str, entry: str, cause: str = "") -> None:
+        self.entry = entry
+        operation = "tell which entry is" if cause else "find entry"
+        super().__init__(
+            operation, f"{entry} of session {session_id}", cause=cause, hint=f"'acpd tree {session_id}' lists them"
+        )
 
 
 class SessionBusy(StoreError):

@@ -68,15 +68,12 @@ async def page(connection: Connection, said: ListSessions) -> bytes:
         return await _agents_page(connection, said.cwd, cursor.agent)
     after = After(cursor.at, cursor.id) if cursor is not None else None
     cwd = await asyncio.to_thread(normal_folder, said.cwd) if said.cwd is not None else None
-    await connection.registry.refresh()
-    rows = await connection.registry.store.catalog.page(
-        agent=connection.host.agent_name or None, cwd=cwd, after=after, limit=PAGE
-    )
+    rows, following = await connection.registry.page(agent=connection.host.agent_name or None, cwd=cwd, after=after, limit=PAGE)
     found = [_info(row, said.cwd or row.cwd) for row in rows]
     if after is None:
         found = _unprompted(connection, cwd) + found
-    if len(rows) == PAGE:
-        return _result(found, _Cursor(rows[-1].updatedAt, rows[-1].id))
+    if following is not None:
+        return _result(found, _Cursor(*following))
     if _lister(connection) is None:
         return _result(found, None)
     more = msgspec.json.decode(await _agents_page(connection, said.cwd, ""), type=_Listed)
@@ -160,7 +157,7 @@ async def _new_ones(connection: Connection, link: AgentLink, listed: list[Raw], 
     folders = await asyncio.to_thread(lambda: [normal_folder(one.cwd) for one in said])
     known = await connection.registry.store.catalog.known_inner(link.name, [one.sessionId for one in said])
     for session in connection.registry.live.values():
-        known.add(session.fold.inner)
+        known.add(session.fold.last_inner)
         if session.link is not None:  # one that is not remembered yet because it is not primed yet
             known.add(msgspec.json.decode(session.link.inner, type=str))
     return [
@@ -179,15 +176,12 @@ def _marked(session: bytes) -> bytes:
     )
 
 
-async def delete_inner(connection: Connection, session_id: str) -> None:
+async def delete_inner(connection: Connection, agent: str, inner: str) -> None:
     """Ask the agent to delete its own session too, else it would be listed again. Its failure changes nothing."""
-    row = await connection.registry.store.catalog.get(session_id)
-    live = connection.registry.live.get(session_id)
-    inner = live.fold.inner if live is not None else row.inner if row is not None else ""
-    if row is None or not inner:
+    if not inner:
         return
     try:
-        link = await _deleter(connection, row.agent)
+        link = await _deleter(connection, agent)
         if link is not None:
             await link.ask("session/delete", b'{"sessionId":%b}' % encode(inner), timeout=AGENT_TIMEOUT)
     except (AcpdError, OSError):

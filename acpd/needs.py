@@ -23,12 +23,13 @@ class Store(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """Limits of live sessions. Seconds, and numbers of prompts."""
+    """Limits of live sessions. Seconds, and numbers of prompts and tokens."""
 
     queue: int = 32
     cancel_timeout: float = 10.0
     stop_grace: float = 1.0
     start_timeout: float = 30.0
+    primer_tokens: int = 50_000
 
 
 class Link(Protocol):

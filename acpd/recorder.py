@@ -108,6 +108,16 @@ class Recorder:
         self.tip = self.fold.leaf
         return self.entry(kind, body)
 
+    def go_on_at_leaf(self) -> None:
+        """The leaf was moved: nothing is added any more to where it was."""
+        self.tip = self.fold.leaf
+        self.end_message()
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether something that the agent said is on its way into the log."""
+        return self._behind is not None
+
     def end_message(self) -> None:
         """The next chunk begins a new message."""
         self._run = self._last = _NOBODY

@@ -16,6 +16,7 @@ INTERRUPTED = (
     "This turn was interrupted: acpd or the machine stopped while it ran. Nothing of it is run again by itself;"
     " what it had done before is unknown to the agent. Prompt again to go on."
 )
+FORKED = "This session was forked in the middle of this turn: what came after it is not known here."
 _decode_queue = msgspec.json.Decoder(list[Raw]).decode
 
 
@@ -30,12 +31,15 @@ _decode_blocks = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 async def recover(session: LiveSession) -> None:
     """Close open asks, the open turn and the queue. Durable when it returns. Raises StoreError."""
     fold = session.fold
-    session.recorder.tip = fold.last_entry
+    if fold.turn is not None:  # else it goes on at the leaf, which may have been moved
+        session.recorder.tip = fold.last_entry
+    parent = session.header.parent
+    is_cut_by_fork = parent is not None and parent.entryId == fold.last_entry
     for ask in list(fold.asks.values()):
         result = CANCELLED.get(ask.method, b"null")
         session.recorder.entry("answer", b',"ask":"%b","by":"acpd","result":%b' % (ask.id.encode(), result))
     if fold.turn is not None:
-        session.recorder.tell(INTERRUPTED)
+        session.recorder.tell(FORKED if is_cut_by_fork else INTERRUPTED)
         session.recorder.entry("turn", b',"state":"interrupted"')
     if fold.queue is not None:
         _end_queue(session, bytes(fold.queue))

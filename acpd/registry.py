@@ -7,12 +7,17 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 
-from acpd.errors import INVALID_REQUEST, RequestError, SessionBusy, SessionNotFound, StoreError
+from msgspec.structs import replace
+
+from acpd import pages
+from acpd.errors import INVALID_REQUEST, RequestError, SessionBusy, SessionNotFound, SessionReadOnly, StoreError
 from acpd.needs import Agents, Settings, Store
 from acpd.recovery import recover
 from acpd.saving import Saver
 from acpd.session import LiveSession
-from acpd.storage.contract import Journal, Key, Row
+from acpd.storage.contract import After, Journal, Key, Row
+from acpd.storage.fold import Fold
+from acpd.storage.outline import before_turn, find
 from acpd.storage.rows import row_of
 from acpd.tasks import Tasks
 from acpd.wire.ids import Clock, Ids
@@ -20,6 +25,10 @@ from acpd.wire.lines import VERSION, Header, Parent
 
 COMPLETE_TIMEOUT = 10.0
 """Seconds that a listing waits at most for a catalog that is being made anew."""
+
+
+BeforeDelete = Callable[[str, str], Awaitable[None]]
+"""Takes the agentId of a session and the agent's own id of it; "" if it has none."""
 
 
 class Registry:
@@ -36,6 +45,8 @@ class Registry:
         self._opening: dict[str, asyncio.Task[LiveSession]] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._deleting: dict[str, asyncio.Task[None]] = {}
+        self._gone: set[str] = set()
+        """Deleted sessions whose row could not be removed: the disk was full."""
         self.complete = asyncio.Event()
         """Set while the catalog knows every session; at a start it may have to be made anew first."""
         self.complete.set()
@@ -120,6 +131,13 @@ class Registry:
         """The live session, unless it is being closed or deleted."""
         return None if session_id in self._closing or session_id in self._deleting else self.live.get(session_id)
 
+    async def key_of(self, session_id: str) -> Key:
+        """Where the session is in the store. Raises SessionNotFound, StoreError."""
+        row = await self._row(session_id)
+        if row is None:
+            raise SessionNotFound(session_id)
+        return self.key(session_id, row.agent)
+
     async def open(self, session_id: str) -> LiveSession:
         """The live session, opened once however many ask. Raises SessionNotFound, SessionBusy, SessionReadOnly, StoreError.
 
@@ -142,18 +160,14 @@ class Registry:
         return await asyncio.shield(opening)
 
     async def _open(self, session_id: str) -> LiveSession:
-        row = await self._row(session_id)
-        if row is None:
-            raise SessionNotFound(session_id)
-        key = self.key(session_id, row.agent)
+        key = await self.key_of(session_id)
         await self.store.lease.take(key)
         journal: Journal | None = None
         try:
             try:
                 journal = await self.store.journals.open(key)
             except SessionNotFound:  # somebody removed the log
-                with contextlib.suppress(StoreError):
-                    await self.store.catalog.delete(session_id)
+                await self._remove_row(session_id)
                 raise
             if journal.fold.adopting:
                 await self._discard(key, journal)
@@ -171,40 +185,52 @@ class Registry:
             raise
         return self._admit(session)
 
-    async def fork(self, source: LiveSession, cwd: str, directories: tuple[str, ...]) -> LiveSession:
-        """A new session with the source's path up to its leaf, or to the end of the last turn that is over.
+    async def fork(self, session_id: str, cwd: str, directories: tuple[str, ...], entry: str | None = None) -> LiveSession:
+        """A new session with the path up to an entry (its id, a label, the beginning of its id).
 
-        The source is not touched. Raises RequestError if no turn of it is over yet. A fork that is cancelled is removed
-        as soon as it is made.
+        Without one: up to the leaf, or to the end of the last turn that is over. The source is only read, whoever has it
+        open. Raises SessionNotFound, EntryNotFound, SessionReadOnly, StoreError; RequestError if no turn of it is over yet. A
+        fork that is cancelled is removed as soon as it is made.
         """
-        leaf = source.fold.leaf if source.current is None else source.before
-        if leaf is None and source.current is not None:
-            raise RequestError(INVALID_REQUEST, f"no turn of session {source.id} is over yet, so there is nothing to fork")
-        header = await self.header(
-            self.new_id(), source.key.agent, cwd, source.header.command, directories, Parent(source.id, leaf)
-        )
-        source.scribe.commit()
-        making = self._tasks.spawn(self._fork(source, header, leaf), name=f"fork:{header.id}", watched=True)
+        if (source := self.at_hand(session_id)) is not None:
+            source.scribe.commit()
+        key = await self.key_of(session_id)
+        old, fold = await self.store.journals.peek(key)
+        if old.version > VERSION or not old.cwd:
+            raise SessionReadOnly("fork", f"session {session_id}", cause="its header is of a newer version, or not there")
+        if fold.adopting:
+            raise SessionNotFound(session_id)
+        leaf = await self._fork_point(key, fold, entry)
+        header = await self.header(self.new_id(), key.agent, cwd, old.command, directories, Parent(session_id, leaf))
+        making = self._tasks.spawn(self._fork(key, header, leaf), name=f"fork:{header.id}", watched=True)
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
             self._tasks.spawn(self._unwanted(making), name=f"delete:{header.id}")
             raise
 
-    async def _fork(self, source: LiveSession, header: Header, leaf: str | None) -> LiveSession:
+    async def _fork_point(self, key: Key, fold: Fold, entry: str | None) -> str | None:
+        if entry is None and fold.turn is None:
+            return fold.leaf
+        tree = await self.store.journals.tree(key)
+        if entry is not None:
+            return find(tree, fold.labels, entry, key.session)
+        leaf = before_turn(tree, fold.turn)
+        if leaf is None:
+            raise RequestError(INVALID_REQUEST, f"no turn of session {key.session} is over yet, so there is nothing to fork")
+        return leaf
+
+    async def _fork(self, source: Key, header: Header, leaf: str | None) -> LiveSession:
         target = self.key(header.id, header.agent)
-        inner = source.fold.inner
         try:
-            await self.store.journals.fork(source.key, target, header, entry=leaf)
+            await self.store.journals.fork(source, target, header, entry=leaf)
             _, fold = await self.store.journals.peek(target)
             await self.store.catalog.put(row_of(target, header, fold, 0, "open"))
-            session = await self.open(header.id)
+            return await self.open(header.id)
         except BaseException:
             await self.store.journals.delete(target)
             await self.store.catalog.delete(header.id)
             raise
-        session.fork_of = lambda: inner if source.fold.leaf == leaf and source.fold.inner == inner else ""
-        return session
 
     async def _unwanted(self, making: asyncio.Task[LiveSession]) -> None:
         """Nobody learnt the id of what is being made."""
@@ -219,14 +245,17 @@ class Registry:
         """
         if opening := self._opening.get(session_id):
             await asyncio.wait([opening])
-        if session_id not in self._closing:
-            session = self.live.get(session_id)
-            if session is None:
-                return
+        self.begin_close(session_id, interrupt=interrupt)
+        if closing := self._closing.get(session_id):
+            await asyncio.shield(closing)
+
+    def begin_close(self, session_id: str, *, interrupt: bool = False) -> None:
+        """Plain: what comes for this session from now on waits for the close, if it is live and not only being opened."""
+        session = None if session_id in self._opening else self.live.get(session_id)
+        if session is not None and session_id not in self._closing:
             task = self._tasks.spawn(self._close(session, interrupt=interrupt), name=f"close:{session_id}")
             self._closing[session_id] = task
             task.add_done_callback(lambda _: self._closing.pop(session_id, None))
-        await asyncio.shield(self._closing[session_id])
 
     async def _close(self, session: LiveSession, *, interrupt: bool) -> None:
         if interrupt:
@@ -248,12 +277,37 @@ class Registry:
         del self.live[session.id], self._savers[session.id]
         await self.store.lease.give_up(session.key)
 
-    async def refresh(self) -> None:
-        """Bring the catalog up to what the live sessions' logs say now. Where it cannot be, it says what it knew."""
+    async def page(
+        self, *, agent: str | None = None, cwd: str | None = None, after: After | None = None, limit: int = 100
+    ) -> tuple[list[Row], After | None]:
+        """A page as Catalog.page, and where the next one begins, if there may be one.
+
+        The catalog is brought up to the live sessions' logs first; where it cannot be written, the rows are right all the same.
+        """
         await self._completed()
-        for saver in list(self._savers.values()):
-            with contextlib.suppress(StoreError):
+        behind: dict[str, Row] = {}
+        for session_id, saver in list(self._savers.items()):
+            try:
                 await saver.row()
+            except StoreError:
+                behind[session_id] = saver.current()
+        for session_id in list(self._gone):
+            await self._remove_row(session_id)
+        rows, following = await pages.page(self.store, self.user, agent=agent, cwd=cwd, after=after, limit=limit)
+        rows = [row for row in rows if row.id not in behind and row.id not in self._gone]
+        if behind and after is None:
+            rows += [row for row in behind.values() if row.prompted and agent in (None, row.agent) and cwd in (None, row.cwd)]
+            rows.sort(key=lambda row: (row.updatedAt, row.id), reverse=True)
+        return rows, following
+
+    async def _remove_row(self, session_id: str) -> None:
+        """The log is gone, so that this cannot fail: a row that stays is hidden, and gone at the next start at the latest."""
+        try:
+            await self.store.catalog.delete(session_id)
+        except StoreError:
+            self._gone.add(session_id)
+        else:
+            self._gone.discard(session_id)
 
     async def _completed(self) -> None:
         """Wait for the catalog of a new start, but not for ever: a big store that lost it takes its time."""
@@ -278,23 +332,31 @@ class Registry:
                 with contextlib.suppress(SessionBusy):  # somebody came back to it
                     await self._once_deleted(row.id, unprompted=True)
 
-    async def delete(self, session_id: str) -> None:
+    async def delete(self, session_id: str, before: BeforeDelete | None = None) -> None:
         """Remove every artefact. Absent is no error. Raises SessionBusy when another process has it open.
 
-        It is done once however many ask. Cancelling it does not stop the deleting.
+        `before` is called first, when no turn runs and this process has the lease. It is done once however many ask.
+        Cancelling it does not stop the deleting.
         """
-        await self._once_deleted(session_id, unprompted=False)
+        await self._once_deleted(session_id, before)
 
-    async def _once_deleted(self, session_id: str, *, unprompted: bool) -> None:
+    async def _once_deleted(self, session_id: str, before: BeforeDelete | None = None, *, unprompted: bool = False) -> None:
         task = self._deleting.get(session_id)
         if task is None:
-            task = self._tasks.spawn(self._delete(session_id, unprompted=unprompted), name=f"delete:{session_id}", watched=True)
+            work = self._delete(session_id, before, unprompted=unprompted)
+            task = self._tasks.spawn(work, name=f"delete:{session_id}", watched=True)
             self._deleting[session_id] = task
             task.add_done_callback(lambda _: self._deleting.pop(session_id, None))
         await asyncio.shield(task)
 
-    async def _delete(self, session_id: str, *, unprompted: bool) -> None:
+    async def _delete(self, session_id: str, before: BeforeDelete | None, *, unprompted: bool) -> None:
         """`unprompted`: not if somebody has prompted it after all."""
+        session = self.live.get(session_id)
+        if session is not None and before is not None and session_id not in self._closing:  # while its own agent can be asked
+            session.cancel()
+            await session.idle()
+            await before(session.header.agent, session.fold.last_inner)
+            before = None
         await self.close(session_id)
         row = await self._row(session_id)
         if row is None:
@@ -304,9 +366,14 @@ class Registry:
         try:
             if unprompted and ((row := await self._row(session_id)) is None or row.prompted):
                 return
-            from acpd.upkeep import remove  # deleting is rare
-
-            await remove(self.store, key, row)
+            if before is not None:
+                await before(row.agent, row.inner)
+            with contextlib.suppress(StoreError):  # on a full disk the deleting has to go on
+                # If this process is killed behind the log, the next start looks for it again, and drops the row.
+                await self.store.catalog.put(replace(row, state="open"))
+            await self.store.journals.delete(key)
+            await self.store.session.delete(key)
+            await self._remove_row(session_id)
         finally:
             await self.store.lease.give_up(key)
 

@@ -15,14 +15,14 @@ from functools import partial
 import msgspec
 from msgspec import UNSET
 
-from acpd import adoption, audience, errors, listing
+from acpd import adoption, audience, errors, listing, trees
 from acpd.agents.link import AgentLink
 from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import inner_id
 from acpd.announce import client_capabilities, for_agent, initialize_answer
 from acpd.attachment import Attachment, ClientCapabilities
 from acpd.config import without_secrets
-from acpd.errors import AcpdError, AgentError, ConnectionBroken, RequestError, SessionNotFound
+from acpd.errors import AcpdError, AgentError, ConnectionBroken, EntryNotFound, RequestError, SessionNotFound
 from acpd.peer import Peer
 from acpd.registry import Registry
 from acpd.rpc.protocol import Params, Then
@@ -157,6 +157,9 @@ class Connection:
             self.peer.refuse(identifier, error)
             return
         self._spawn(identifier, handler, params, method)
+        if method == "session/close":  # before the next line is looked at: its cancel must not hit a prompt behind it
+            with contextlib.suppress(RequestError):
+                self.registry.begin_close(messages.parse_close(params).sessionId)
         if method == "initialize":  # what comes behind it is handled behind it
             self.peer.hold()
             self._running[identifier].add_done_callback(lambda _: self.peer.release())
@@ -193,6 +196,8 @@ class Connection:
             self.peer.refuse(identifier, error)
         except SessionNotFound as error:
             self.peer.refuse(identifier, RequestError(errors.RESOURCE_NOT_FOUND, str(error), {"sessionId": error.session_id}))
+        except EntryNotFound as error:
+            self.peer.refuse(identifier, RequestError(errors.INVALID_PARAMS, str(error), {"entry": error.entry}))
         except ConnectionBroken:
             return
         except AcpdError as error:
@@ -217,8 +222,9 @@ class Connection:
         self.tasks.spawn(asyncio.to_thread(audience.import_replay), name="import:replay")  # while the agent starts
         try:
             link = await self.warm()
-        except (AcpdError, OSError):
-            link = None  # why is in the log: the task that failed has said it
+        except (AcpdError, OSError) as error:
+            link = None
+            self.log("agent did not start", str(error))
         return initialize_answer(link.said if link else None, link.name if link else "", self.capabilities)
 
     async def warm(self) -> AgentLink:
@@ -226,7 +232,7 @@ class Connection:
         if self.host.warm is not None and not self.host.warm.ended:
             return self.host.warm
         if self._starting is None:
-            self._starting = self.tasks.spawn(self.pool.start(self.host, self.host.choice), name="agent:warm")
+            self._starting = self.tasks.spawn(self.pool.start(self.host, self.host.choice), name="agent:warm", watched=True)
             self._starting.add_done_callback(self._started)
         return await asyncio.shield(self._starting)
 
@@ -361,13 +367,8 @@ class Connection:
 
     async def fork(self, identifier: bytes, params: Params) -> None:
         said = messages.parse_fork(params)
-        was_open = self.registry.at_hand(said.sessionId) is not None
-        source = await self.registry.open(said.sessionId)
-        try:
-            session = await self.registry.fork(source, said.cwd, said.directories)
-        finally:
-            if not was_open and not source.audience.attachments:  # a task: a cancel must not come between fork and answer
-                self.tasks.spawn(self.registry.close(source.id), name=f"close:{source.id}")
+        entry = trees.fork_entry(said.meta)
+        session = await self.registry.fork(said.sessionId, said.cwd, said.directories, entry)
         session.host = self.host
         attachment = session.attach(self, messages.passed_on(said, params))
         answer = session.setup_answer()
@@ -383,9 +384,7 @@ class Connection:
         return b"{}"
 
     async def delete(self, _identifier: bytes, params: Params) -> bytes:
-        session_id = messages.parse_delete(params).sessionId
-        await listing.delete_inner(self, session_id)
-        await self.registry.delete(session_id)
+        await self.registry.delete(messages.parse_delete(params).sessionId, partial(listing.delete_inner, self))
         return b"{}"
 
     # -- turns and settings
@@ -487,4 +486,5 @@ _HANDLERS: dict[str, Handler] = {
     "session/delete": Connection.delete,
     "session/set_mode": Connection.set_mode,
     "session/set_config_option": Connection.set_config_option,
+    **trees.HANDLERS,
 }

@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw
 
 from acpd.errors import StoreError
 from acpd.session import LiveSession
+from acpd.storage.contract import Row
 from acpd.storage.rows import row_of
 from acpd.wire.lines import Stored
 
@@ -37,12 +38,16 @@ class Saver:
         if self._row_seq == session.fold.seq and state == "open":
             return
         self._row_seq = session.fold.seq
-        row = row_of(session.key, session.header, session.fold, session.scribe.journal.size, state)
         try:
-            await session.store.catalog.put(row)
+            await session.store.catalog.put(self.current(state))
         except StoreError:
             self._row_seq = -1
             raise
+
+    def current(self, state: str = "open") -> Row:
+        """The row as it should be now."""
+        session = self._session
+        return row_of(session.key, session.header, session.fold, session.scribe.journal.size, state)
 
     def soon(self) -> None:
         """Save in DELAY seconds."""

@@ -45,11 +45,9 @@ class LiveSession:
         "_starting",
         "asks",
         "audience",
-        "before",
         "closed",
         "current",
         "fold",
-        "fork_of",
         "header",
         "host",
         "id",
@@ -90,8 +88,6 @@ class LiveSession:
         self.state = Turn.IDLE
         self.current: Prompt | None = None
         self.queue: list[Prompt] = []
-        self.before: str | None = None
-        """The leaf before the running turn: the end of what is finished."""
         self.asks = Asks(self.id_json, self.recorder, self.audience, self._prompter)
         self.setup: bytes | None = None
         """The newest client's params of session/new, load or resume. Memory only: they hold secrets."""
@@ -103,8 +99,6 @@ class LiveSession:
         """What the user is told then."""
         self.restores_failed = 0
         """How often in a row the agent ended, or said nothing, when it was to resume or load its own session."""
-        self.fork_of: Callable[[], str] = str
-        """The agent's id of the session that this one was forked from, while that has not moved on; else empty."""
         self.on_idle: Callable[[], None] = lambda: None
         self.closed = False
         """Whether its agent is being stopped, or was: none is started any more."""
@@ -170,7 +164,6 @@ class LiveSession:
         """Store which agent drives the session now, under which id of its own. `state`: "adopting" until all is recorded."""
         body = b',"link":"%b","agent":%b,"inner":%b' % (link.id.encode(), encode(link.name), link.inner)
         self.scribe.fact("link", body + (b',"state":"%b"' % state if state else b""))
-        self.fork_of = str
 
     def take_primer(self) -> str:
         primer, self.primer = self.primer, ""
@@ -226,7 +219,6 @@ class LiveSession:
             text,
             b',"_meta":%b' % prompt.meta if prompt.meta else b"",
         )
-        self.before = self.fold.leaf
         written = self.recorder.branch("prompt", body)
         prompt.entry = written.id
         own = self.audience.attachment(prompt.client) if prompt.client is not None else None
@@ -293,7 +285,7 @@ class LiveSession:
         if self.link is not None and self._starting is None:
             return self.link
         if self._starting is None:
-            self._starting = self.tasks.spawn(self._bring_up(), name=f"agent:{self.id}")
+            self._starting = self.tasks.spawn(self._bring_up(), name=f"agent:{self.id}", watched=True)
         return await asyncio.shield(self._starting)
 
     async def _bring_up(self) -> Link:
@@ -305,6 +297,11 @@ class LiveSession:
             self.link.hold("disk")
         self.audience.publish()
         return self.link
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether there is one, or one is being started."""
+        return self.link is not None or self._starting is not None
 
     async def end_agent(self) -> None:
         """Stop the agent, also one that is only starting: who waits for that start is cancelled."""

@@ -71,10 +71,10 @@ def test_file_then_environment_then_flags(paths: Paths) -> None:
 def test_every_key_has_a_variable(paths: Paths, key: str) -> None:
     """The variable of a key is ACPD_, its section and its name, and gives the same value as the file."""
     values = {"storage.sync": "process", "log.level": "error", "storage.backend": "json", "agents.default": "offline"}
-    value = values.get(key, "/there" if key == "storage.path" else "7")
+    value = values.get(key, "/there" if key == "storage.path" else "7000")
     section, name = key.split(".")
     got = getattr(getattr(Config.load(paths, {variable(key): value}), section), name)
-    write(paths, f"[{section}]\n{name} = {7 if value == '7' else repr(value)}\n")
+    write(paths, f"[{section}]\n{name} = {7000 if value == '7000' else repr(value)}\n")
     assert got == getattr(getattr(Config.load(paths, {}), section), name)
     assert got != getattr(getattr(Config(), section), name)
 
@@ -285,23 +285,33 @@ def test_acpd_home_is_absolute() -> None:
 def test_systemd_names_the_folders() -> None:
     """A unit's folders are used, the first of each where systemd lists several."""
     env = {"CONFIGURATION_DIRECTORY": "/c", "STATE_DIRECTORY": "/s:/t", "RUNTIME_DIRECTORY": "/r"}
-    assert Paths("/c", "/s", "/r") == Paths.find(env)
+    assert Paths("/c", "/s", "/r") == Paths.find({**env, "SYSTEMD_EXEC_PID": str(os.getpid())})
 
 
-def test_xdg_names_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pid", [{}, {"SYSTEMD_EXEC_PID": "1"}])
+def test_folders_of_another_unit_are_not_ours(pid: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a service passes on to the editor that it runs, and that to acpd, is that service's folder."""
+    monkeypatch.setenv("XDG_DATA_HOME", "/xd")
+    assert "/xd/acpd" == Paths.find({"STATE_DIRECTORY": "/var/lib/emacs", **pid}).data
+
+
+def test_xdg_names_what_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What neither says is where the XDG base directory specification puts it."""
-    xdg = {"XDG_CONFIG_HOME": "/xc", "XDG_DATA_HOME": "/xd", "XDG_STATE_HOME": "/xs", "XDG_RUNTIME_DIR": "/xr"}
+    run = str(tmp_path)
+    xdg = {"XDG_CONFIG_HOME": "/xc", "XDG_DATA_HOME": "/xd", "XDG_STATE_HOME": "/xs", "XDG_RUNTIME_DIR": run}
     for name, value in xdg.items():
         monkeypatch.setenv(name, value)
-    assert Paths("/xc/acpd", "/xd/acpd", "/xr/acpd") == Paths.find(xdg)
-    assert "/s" == Paths.find({**xdg, "STATE_DIRECTORY": "/s"}).data
+    assert Paths("/xc/acpd", "/xd/acpd", f"{run}/acpd") == Paths.find(xdg)
+    assert "/s" == Paths.find({**xdg, "STATE_DIRECTORY": "/s", "SYSTEMD_EXEC_PID": str(os.getpid())}).data
 
 
-def test_no_runtime_folder_in_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without XDG_RUNTIME_DIR the runtime folder is the user's own, not one in /tmp that anybody can make first."""
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+@pytest.mark.parametrize("given", ["", "relative", "/nowhere-4711", "/proc/1"])
+def test_no_runtime_folder_of_others(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a usable XDG_RUNTIME_DIR the runtime folder is below our own, not one in /tmp that anybody may have made."""
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", given)
     monkeypatch.setenv("XDG_STATE_HOME", "/xs")
-    assert "/xs/acpd/run" == Paths.find({}).runtime
+    assert "/xs/acpd/run" == Paths.find({"XDG_RUNTIME_DIR": given}).runtime
 
 
 # -- the shipped file

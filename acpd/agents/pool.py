@@ -7,19 +7,22 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from acpd.agents import capabilities, process
 from acpd.agents.link import AgentLink, Runtime
 from acpd.agents.process import LINK_VARIABLE, Watched
 from acpd.config import AgentChoice
-from acpd.errors import AgentError, StoreError
+from acpd.errors import AgentError, RequestError, StoreError
 from acpd.needs import Settings
 from acpd.peer import pipe_end
 from acpd.tasks import Tasks
 from acpd.wire.ids import Ids
 
+P = ParamSpec("P")
+T = TypeVar("T")
 TRIM_EVERY = 2.0
 
 
@@ -55,6 +58,9 @@ class AgentPool:
         self._tasks = tasks
         self._log = log
         self._ids = Ids()
+        self._under_way: set[asyncio.Future[Any]] = set()
+        """Processes that are being started, or ended because nobody wants them any more."""
+        self._stopped = False
 
     async def start(self, host: Host, choice: AgentChoice, cwd: str | None = None) -> AgentLink:
         """A running agent that has answered initialize within start_timeout.
@@ -67,6 +73,9 @@ class AgentPool:
             link.said = capabilities.parse(answer)
             if link.said.protocolVersion != 1:
                 raise AgentError(f"agent {link.name} speaks ACP version {link.said.protocolVersion}, acpd speaks 1")
+        except RequestError as error:
+            await link.stop()
+            raise RequestError(error.code, f"agent {link.name} refused to start: {error}", error.data) from None
         except BaseException:
             await link.stop()
             raise
@@ -75,10 +84,12 @@ class AgentPool:
         return link
 
     async def _spawn(self, host: Host, choice: AgentChoice, cwd: str | None) -> AgentLink:
+        if self._stopped:
+            raise AgentError("acpd is stopping")
         identifier = self._ids.new()
         name = choice.name or os.path.basename(choice.command[0])
         env = {**host.env, **choice.env, LINK_VARIABLE: identifier}
-        starting = asyncio.get_running_loop().run_in_executor(None, self._start, identifier, name, choice.command, env, cwd)
+        starting = self._in_thread(self._start, identifier, name, choice.command, env, cwd)
         try:
             pipes, path = await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -96,6 +107,12 @@ class AgentPool:
             await link.stop()
             raise
         return link
+
+    def _in_thread(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        running = asyncio.get_running_loop().run_in_executor(None, partial(work, *args, **kwargs))
+        self._under_way.add(running)
+        running.add_done_callback(self._under_way.discard)
+        return running
 
     def _start(
         self, link: str, name: str, command: Sequence[str], env: Mapping[str, str], cwd: str | None
@@ -138,11 +155,11 @@ class AgentPool:
     def _unwanted(self, link: str, starting: asyncio.Future[tuple[process.Pipes, str]]) -> None:
         """Whoever wanted this agent was cancelled before it was there."""
         if not starting.cancelled() and starting.exception() is None:
-            end = partial(self._end, link, starting.result()[0])
+            pipes = starting.result()[0]
             try:
-                asyncio.get_running_loop().run_in_executor(None, end)
+                self._in_thread(self._end, link, pipes)
             except RuntimeError:  # the loop is ending and takes no more work; the process waits for a thread of its own
-                threading.Thread(target=end, name=f"end:{link}").start()
+                threading.Thread(target=self._end, args=(link, pipes), name=f"end:{link}").start()
 
     def _gone(self, link: AgentLink) -> None:
         self.links.pop(link.id, None)
@@ -160,7 +177,14 @@ class AgentPool:
         return await asyncio.to_thread(end_leftovers, self._runtime)
 
     async def stop(self) -> None:
-        """Stop every agent. Cancelling it leaves the stopping under way. The caller has the deadline: a disk may hang."""
+        """Stop every agent, those too that are being started; none is started any more.
+
+        Cancelling it leaves the stopping under way. The caller has the deadline: a disk may hang.
+        """
+        self._stopped = True
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+            await asyncio.sleep(0)  # who waited for it takes it, or has it ended
         await asyncio.gather(*(link.stop() for link in list(self.links.values())))
 
     async def kill(self) -> None:

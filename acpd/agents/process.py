@@ -45,7 +45,7 @@ def start(command: Sequence[str], env: Mapping[str, str], cwd: str | None, stder
 
     Raises AgentNotFound, AgentError.
     """
-    here = cwd or os.getcwd()
+    here = cwd or _current_folder(env)
     if not os.path.isdir(here):
         raise AgentError(f"cannot start agent {command[0]}: its working directory does not exist: {here}")
     program = find_program(command[0], env.get("PATH", os.defpath), here)
@@ -71,6 +71,14 @@ def start(command: Sequence[str], env: Mapping[str, str], cwd: str | None, stder
         os.close(theirs_in)
         os.close(theirs_out)
     return Pipes(process, ours_in, ours_out)
+
+
+def _current_folder(env: Mapping[str, str]) -> str:
+    """Ours; where that was removed meanwhile, one that is there: each session brings a folder of its own."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return env.get("HOME", "/")
 
 
 def start_time(pid: int) -> int:

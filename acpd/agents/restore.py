@@ -11,18 +11,17 @@ import os
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from acpd import errors
 from acpd.agents.link import AgentLink, Mode
 from acpd.agents.pool import AgentPool, Host
 from acpd.config import HIDDEN, AgentChoice
-from acpd.errors import AgentError, RequestError
+from acpd.errors import AgentError, RequestError, StoreError
 from acpd.session import LiveSession
 from acpd.wire import frames, splice
 from acpd.wire.envelope import encode
 
-PRIMER_CHARACTERS = 200_000
-"""About 50,000 tokens: what a new inner session is told of the conversation."""
 RESTORES = 2
 """Tries in a row to resume or load in which the agent dies or says nothing; then it is primed, or it was of no use any more."""
 
@@ -74,6 +73,7 @@ class Restorer:
             raise AgentError(
                 f"the working directory of session {session.id} is gone: {cwd}", hint="make it again, then prompt again"
             )
+        await self._pool.end_leftovers()  # a dead acpd's agent of this session, which another one had open
         link = await self._link(session, host)
         try:
             await self._restore(session, link)
@@ -145,8 +145,9 @@ class Restorer:
 
     async def _fork(self, session: LiveSession, link: AgentLink) -> bytes | None:
         """The agent's own fork of the session that this one was forked from, if it has one."""
-        inner = session.fork_of()
-        if not inner or not link.said.agentCapabilities.sessionCapabilities.has("fork"):
+        able = link.said.agentCapabilities.sessionCapabilities.has("fork")
+        inner = await _forked_from(session) if able else ""
+        if not inner:
             return None
         source = encode(inner)
         try:
@@ -156,24 +157,22 @@ class Restorer:
 
     async def _prime(self, session: LiveSession, link: AgentLink) -> None:
         """A new inner session is told the conversation with its first prompt, and the user is told so then."""
-        from acpd.storage.context import Context, is_notice, prime
+        from acpd.storage.context import Context, is_notice
+        from acpd.storage.primer import Primer
 
-        context = Context()
-        lines: list[bytes] = []
+        context, primer = Context(), Primer(session.settings.primer_tokens)
         running = session.current.entry if session.current is not None else ""
         async for window in session.store.journals.path(session.key, straight=session.fold.straight):
             past = [line for line in itertools.takewhile(lambda line: line.id != running, window) if not is_notice(line)]
-            lines += context.feed(past).split(b"\n")
+            for told in context.feed(past).splitlines():
+                primer.add(told)
             if running and any(line.id == running for line in window):  # it comes as itself
                 break
-        lines = [line for line in (*lines, *context.finish().split(b"\n")) if line]
-        if not lines:
-            return
-        session.primer = prime(lines, PRIMER_CHARACTERS)
-        session.primer_notice = (
-            f"{link.name} could not restore its own memory of this session, so it was started anew and is told the"
-            " conversation as text, newest messages first if not all fit. Attachments and its own notes are not part of that."
-        )
+        for told in context.finish().splitlines():
+            primer.add(told)
+        session.primer, missing = primer.told()
+        if session.primer:
+            session.primer_notice = _primed(session, link, missing)
 
     async def _config(self, session: LiveSession, link: AgentLink, result: bytes) -> None:
         """The stored mode and options win over what the agent came up with; what it refuses is told to the clients."""
@@ -206,6 +205,35 @@ class Restorer:
         except RequestError:
             start, end = splice.members(result)["configOptions"]
             _say(session, link, b'{"sessionUpdate":"config_option_update","configOptions":%b}' % result[start:end])
+
+
+def _primed(session: LiveSession, link: AgentLink, missing: int) -> str:
+    """What the user is told of an agent that has to begin anew: why, and what it does not know."""
+    if session.fold.inner:
+        why = "could not restore its own memory of this session"
+    elif session.fold.link is not None:
+        why = "cannot take its own memory of this session to where it goes on now"
+    elif session.header.parent is not None:
+        why = "could not fork its own memory of the session that this one was forked from"
+    else:
+        why = "has no memory of this session"
+    left_out = f" without its {missing} oldest messages" if missing > 1 else " without its oldest message" if missing else ""
+    return (
+        f"{link.name} {why}, so it was started anew and is told the conversation as text{left_out}."
+        " Attachments and its own notes are not part of that."
+    )
+
+
+async def _forked_from(session: LiveSession) -> str:
+    """The agent's own id of the session that this one was forked from, if that still ends where it was forked; else empty."""
+    parent = session.header.parent
+    if parent is None or session.fold.link is not None:
+        return ""
+    try:
+        _, fold = await session.store.journals.peek(replace(session.key, session=parent.sessionId))
+    except StoreError:  # it is gone
+        return ""
+    return fold.inner if fold.leaf == parent.entryId else ""
 
 
 def inner_id(result: bytes) -> bytes:

@@ -85,6 +85,18 @@ def parser() -> Parser:
     return top
 
 
+def _add_changes(commands: Any, shared: Parser) -> None:
+    """The commands that change a session."""
+    branch = commands.add_parser("branch", parents=[shared], help="let a session go on behind one of its entries")
+    label = commands.add_parser("label", parents=[shared], help="name an entry of a session")
+    fork = commands.add_parser("fork", parents=[shared], help="make a new session with the path up to an entry")
+    for command in (branch, label):
+        command.add_argument("place", metavar="ID@ENTRY", help="a session, and an entry's id, label, or beginning of its id")
+    fork.add_argument("place", metavar="ID[@ENTRY]", help="a session, and an entry of it; without one: up to the leaf")
+    label.add_argument("text", nargs="?", metavar="TEXT", help="the label, on one line")
+    label.add_argument("--remove", action="store_true", help="take its label away")
+
+
 def _add_commands(top: Parser, shared: Parser) -> None:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     run = commands.add_parser("run", parents=[shared], help="serve any ACP agent: acpd run -- COMMAND ARG...")
@@ -98,10 +110,12 @@ def _add_commands(top: Parser, shared: Parser) -> None:
     show = commands.add_parser("show", parents=[shared], help="show the conversation of a session")
     show.add_argument("--last", type=_number, default=0, metavar="N", help="only its last N entries")
     tree = commands.add_parser("tree", parents=[shared], help="show the branches of a session")
+    tree.add_argument("--all", action="store_true", help="every turn, also of long stretches")
     for command in (show, tree):
         command.add_argument("id", metavar="ID", help="a session's id, or the beginning of one")
 
     _add_care(commands, shared)
+    _add_changes(commands, shared)
     paths = commands.add_parser("paths", parents=[shared], help="show where things are")
     logs = commands.add_parser("logs", parents=[shared], help="show what agents wrote to stderr")
     logs.add_argument("id", metavar="ID", nargs="?", help="only the agent of this session")

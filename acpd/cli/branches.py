@@ -1,10 +1,7 @@
-"""`acpd tree ID`: the branches of a session, a line for each stretch between prompts, ends and forks."""
+"""`acpd tree ID`: the branches of a session, a line for each turn."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from acpd.cli import blocks
 from acpd.cli.call import Call
 from acpd.cli.output import one_line
 from acpd.cli.showing import ending, heading
@@ -13,22 +10,15 @@ from acpd.errors import SessionNotFound
 from acpd.needs import Store
 from acpd.storage.contract import Key
 from acpd.storage.fold import Fold
+from acpd.storage.outline import Hidden, Notes, Stretch, name_length, shortened, stretches
 from acpd.storage.tree import SessionTree
-from acpd.wire.lines import Stored
 
-
-class Stretch(NamedTuple):
-    """Entries in a row: from a prompt, a root or a fork to the next one. `depth`: forks above it."""
-
-    depth: int
-    entries: list[int]
-
-
-class Notes(NamedTuple):
-    """What a line says beside the ids: the first line of each prompt, and how each turn ended, by entry id."""
-
-    prompts: dict[str, str]
-    ends: dict[str, str]
+RUN = 12
+"""Of so many unremarkable turns in a row all are shown; of more, those at both ends."""
+PROMPT, LABEL, TYPE = 60, 60, 20
+"""Characters that are shown."""
+DEEPEST = 20
+"""Steps of indentation; what is deeper says how deep."""
 
 
 async def tree(call: Call) -> None:
@@ -41,23 +31,16 @@ async def tree(call: Call) -> None:
         if call.values.json:
             call.out.json(as_json(key, fold, found))
             return
-        for text in [*heading(header, fold), *lines(found, fold, await _notes(store, key)), "", *summary(found), *ending(fold)]:
+        rows = shortened(stretches(found, fold.labels, await _notes(store, key)), len(found) if call.values.all else RUN)
+        for text in [*heading(header, fold), *lines(found, rows), "", *summary(found), *ending(fold)]:
             call.out.say(text)
 
 
 async def _notes(store: Store, key: Key) -> Notes:
     notes = Notes({}, {})
     async for window in store.journals.read(key):
-        for line in window:
-            note(notes, line)
+        notes.add(window)
     return notes
-
-
-def note(notes: Notes, line: Stored) -> None:
-    if line.type == "prompt":
-        notes.prompts[line.id] = one_line(blocks.prompt(line.prompt), 60)
-    elif line.type == "turn" and line.state != "running":
-        notes.ends[line.id] = line.stopReason or ("error" if line.state == "ended" else line.state)
 
 
 def as_json(key: Key, fold: Fold, found: SessionTree) -> dict[str, object]:
@@ -76,42 +59,43 @@ def as_json(key: Key, fold: Fold, found: SessionTree) -> dict[str, object]:
     }
 
 
-def stretches(found: SessionTree) -> list[Stretch]:
-    """Depth first, in file order, without recursion: a chain may have a million entries."""
-    done: list[Stretch] = []
-    roots = found.children()
-    todo = [(at, int(len(roots) > 1)) for at in reversed(roots)]
-    while todo:
-        at, depth = todo.pop()
-        entries = [at]
-        children = found.children(at)
-        while len(children) == 1 and found.types[children[0]] != "prompt":
-            entries.append(children[0])
-            children = found.children(children[0])
-        done.append(Stretch(depth, entries))
-        todo += [(child, depth + int(len(children) > 1)) for child in reversed(children)]
-    return done
+def lines(found: SessionTree, rows: list[Stretch | Hidden]) -> list[str]:
+    length = name_length(found, [row.last for row in rows if isinstance(row, Stretch)])
+    depth = 0
+    told: list[str] = []
+    for row in rows:
+        depth = row.depth if isinstance(row, Stretch) else depth
+        told.append(_indented(depth) + (_stretch(found, row, length) if isinstance(row, Stretch) else _hidden(row)))
+    return told
 
 
-def lines(found: SessionTree, fold: Fold, notes: Notes) -> list[str]:
-    on_path = set(found.path())
-    return [_stretch(found, fold, notes, stretch, current=stretch.entries[0] in on_path) for stretch in stretches(found)]
+def _indented(depth: int) -> str:
+    return "  " * depth if depth <= DEEPEST else "  " * DEEPEST + f"(depth {depth}) "
 
 
-def _stretch(found: SessionTree, fold: Fold, notes: Notes, stretch: Stretch, *, current: bool) -> str:
-    """`* ID prompt "text", 12 entries, end_turn [label] <- leaf`; the star: on the path to the leaf."""
-    names = [found.ids[at] for at in stretch.entries]
-    first = stretch.entries[0]
-    text = f"{'  ' * stretch.depth}{'*' if current else '|'} {found.ids[first]} {found.types[first]}"
-    if (said := notes.prompts.get(found.ids[first])) is not None:
-        text += f' "{said}"'
-    text += f", {len(names)} entries" if len(names) > 1 else ""
-    text += "".join(f", {notes.ends[name]}" for name in names if name in notes.ends)
-    text += ", gap before it" if first in found.gaps else ""
-    text += "".join(f" [{one_line(fold.labels[name], 40)}]" for name in names if name in fold.labels)
-    return text + (" <- leaf" if found.leaf in names else "")
+def _stretch(found: SessionTree, row: Stretch, length: int) -> str:
+    """`* ID "text", 12 entries, end_turn [label] <- leaf`; ID is of its last entry, where `acpd branch` would go on."""
+    mark = "*" if row.on_path else "+" if row.begins else "|"
+    said = f'"{one_line(row.prompt, PROMPT)}"' if row.prompt else one_line(found.types[row.first], TYPE)
+    details = [
+        said,
+        f"{row.entries} entries" if row.entries > 1 else "",
+        f"{row.compactions} times compacted" if row.compactions > 1 else "compacted" if row.compactions else "",
+        one_line(row.end, TYPE),
+        "gap before it" if row.first in found.gaps else "",
+    ]
+    text = f"{mark} {one_line(found.ids[row.last][:length])} {', '.join(filter(None, details))}"
+    return text + (f" [{one_line(row.label, LABEL)}]" if row.label else "") + (" <- leaf" if row.is_leaf else "")
+
+
+def _hidden(row: Hidden) -> str:
+    ends = f", {_count(row.branches, 'branch', 'branches')}" if row.branches else ""
+    return f"  ... {_count(row.turns, 'turn', 'turns')}{ends}, {_count(row.entries, 'entry', 'entries')} (--all shows them)"
 
 
 def summary(found: SessionTree) -> list[str]:
-    branches = len(found.leaves())
-    return [f"{len(found)} entries, {branches} {'branch' if branches == 1 else 'branches'}"]
+    return [f"{_count(len(found), 'entry', 'entries')}, {_count(len(found.leaves()), 'branch', 'branches')}"]
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

@@ -9,6 +9,7 @@ from acpd.cli import output
 from acpd.cli.call import Call
 from acpd.cli.store import exists, opened
 from acpd.needs import Store
+from acpd.pages import page
 from acpd.storage.contract import After, Row
 
 PAGE = 500
@@ -24,7 +25,7 @@ async def ls(call: Call) -> None:
     if exists(call.config):
         async with opened(call.config) as store:
             for folder in [None] if folders is None else folders:
-                rows += await _rows(store, folder, limit)
+                rows += await _rows(store, call.config.user, folder, limit)
     rows.sort(key=lambda row: (row.updatedAt, row.id), reverse=True)
     more = limit and len(rows) > limit
     rows = rows[:limit] if limit else rows
@@ -50,17 +51,16 @@ def this_folder(env: Mapping[str, str]) -> list[str]:
     return [here, shell] if same and shell != here else [here]
 
 
-async def _rows(store: Store, folder: str | None, limit: int) -> list[Row]:
+async def _rows(store: Store, user: str | None, folder: str | None, limit: int) -> list[Row]:
     """One row more than `limit`, so that the caller can say that there are more. 0: all."""
     rows: list[Row] = []
     after: After | None = None
     while not limit or len(rows) <= limit:
         size = min(PAGE, limit + 1 - len(rows)) if limit else PAGE
-        page = await store.catalog.page(cwd=folder, after=after, limit=size)
-        rows += page
-        if len(page) < size:
+        found, after = await page(store, user, cwd=folder, after=after, limit=size)
+        rows += found
+        if after is None:
             break
-        after = After(page[-1].updatedAt, page[-1].id)
     return rows
 
 

@@ -93,7 +93,7 @@ def _command(values: Namespace, flags: Flags, env: Mapping[str, str]) -> int:
     except OSError as error:  # a folder that is gone, a full disk behind stdout: name and cause say it all
         output.give_up_stdout()
         what = error.filename or ("the current folder" if error.errno == errno.ENOENT else "stdout")
-        raise AcpdError(f"{what}: {error.strerror}") from None
+        raise AcpdError(f"{what}: {error.strerror or error}") from None
     return code or DONE
 
 
@@ -136,6 +136,10 @@ def _offline(call: Call) -> int | None:
             from acpd.cli import branches
 
             _wait(branches.tree(call))
+        case "branch" | "label" | "fork":
+            from acpd.cli import changing
+
+            _wait(getattr(changing, call.values.command)(call))
         case "logs":
             from acpd.cli import logs
 

@@ -44,15 +44,13 @@ def _serve(config: Config, paths: Paths, choice: AgentChoice) -> int:
 
 
 def become(choice: AgentChoice, env: Mapping[str, str], extra: Sequence[str]) -> NoReturn:
-    """Replace this process by the agent's program. Raises AgentNotFound with the PATH that was searched."""
-    import shutil
+    """Replace this process by the agent's program. Raises AgentNotFound, which says where was searched."""
+    from acpd.agents.process import find_program
 
     program, *arguments = choice.command
     inner = {**env, **choice.env}
     inner.pop("ACPD_LOGIN", None)
-    found = shutil.which(program, path=inner.get("PATH"))
-    if found is None:
-        raise AgentNotFound(f"cannot find the program {program}", hint=f"searched PATH={inner.get('PATH', '')}")
+    found = find_program(program, inner.get("PATH", os.defpath), choice.cwd or ".")
     if sys.stdout is not None:
         sys.stdout.flush()
     try:

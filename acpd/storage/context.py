@@ -14,15 +14,14 @@ Lines of the context file (docs/architecture.md, "Layout on disk"):
 
 A turn is folded when it is over, so folding turn by turn gives the same lines as folding all at once.
 
-`prime` makes text of the lines for an agent that has to begin anew.
+`acpd.storage.primer` makes text of the lines for an agent that has to begin anew.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -38,14 +37,6 @@ NO_OUTPUT = "[no output]"
 FAILED = "[failed: no output]"
 NO_TERMINAL = "[terminal output is not kept]"
 
-HEAD = (
-    "This session was begun earlier, and your own memory of it is gone. What follows is the record of the conversation so far. "
-    "Do not answer it again; go on from it."
-)
-PARTS = 5
-"""No single message, result or summary takes more than this part of the room."""
-
-_SPEAKERS = {"user": "User", "assistant": "Assistant", "tool": "Result", "system": "System"}
 _DONE = frozenset({"completed", "failed"})
 _ROLES: dict[str, Literal["user", "assistant"]] = {"user_message_chunk": "user", "agent_message_chunk": "assistant"}
 _FOLDED = frozenset({*_ROLES, "tool_call", "tool_call_update", "compaction_update", "compaction_summary_chunk"})
@@ -100,7 +91,6 @@ decode_line = msgspec.json.Decoder(Line).decode
 _decode_content = msgspec.json.Decoder(_ContentParams).decode
 _decode_plain = msgspec.json.Decoder(_PlainText).decode
 _decode_array = msgspec.json.Decoder(list[Raw]).decode
-_decode_block = msgspec.json.Decoder(blocks.ContentBlock).decode
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
@@ -362,117 +352,3 @@ def _result_text(item: blocks.ToolCallContent) -> str:
             return f"[changed {item.path}]"
         case blocks.Terminal():
             return NO_TERMINAL
-
-
-class _Piece(NamedTuple):
-    """What is told or left out as one. `first` is the number, from 0, of its first line in the context."""
-
-    first: int
-    text: str
-
-
-def prime(lines: Iterable[bytes | Line], budget_chars: int) -> str:
-    """The text for a new inner session, of at most `budget_chars` characters; empty if there is nothing to tell.
-
-    Newest first within the bound, told oldest first; a call and its result stay together; what is missing is named; a summary
-    stands for the lines that it covers. `lines` are those of the context file without its header, decoded or not. Raises
-    msgspec.DecodeError for any other.
-    """
-    record = _Record(budget_chars - len(HEAD) - 120)  # for the notice and the gaps
-    for line in lines:
-        record.add(decode_line(line) if isinstance(line, bytes) else line)
-    if record.count == 0:
-        return ""
-    return "\n\n".join([HEAD, *record.told()])[: max(budget_chars, 0)]
-
-
-class _Record:
-    """The newest pieces that fit into `room` characters."""
-
-    def __init__(self, room: int) -> None:
-        self.count = 0
-        """Lines so far."""
-        self._room = max(room, 0)
-        self._bound = self._room // PARTS
-        self._pieces: deque[_Piece] = deque()
-        self._size = 0
-        self._summary = ""
-        self._covered = 0
-        self._numbers: dict[str, int] = {}
-        self._calls: dict[str, Call] = {}
-        self._silent: int | None = None
-
-    def add(self, line: Line) -> None:
-        if isinstance(line, Summary):
-            self._cut(line)
-        elif line.role == "tool":
-            self._result(line)
-        else:
-            self._message(line)
-        self.count += 1
-        self._numbers[line.id] = self.count
-
-    def _message(self, line: Message) -> None:
-        text = _text(line.content)
-        self._calls = {call.toolCallId: call for call in line.toolCalls or []}
-        self._silent = None
-        if text or not self._calls:
-            self._keep(self.count, f"{_SPEAKERS[line.role]}: {self._clipped(text)}")
-        else:
-            self._silent = self.count  # told by its calls
-
-    def _result(self, line: Message) -> None:
-        call = self._calls.pop(line.toolCallId or "", None)
-        if call is None:
-            return  # no result without its call
-        given = "" if call.rawInput is UNSET else bytes(call.rawInput).decode()
-        made = f"Tool call: {self._clipped(call.title or call.toolCallId)} {self._clipped(given)}".rstrip()
-        first = self.count if self._silent is None else self._silent
-        self._silent = None
-        self._keep(first, f"{made}\nResult: {self._clipped(_text(line.content))}")
-
-    def _keep(self, first: int, text: str) -> None:
-        self._pieces.append(_Piece(first, text))
-        self._size += len(text) + 2
-        self._fit()
-
-    def _fit(self) -> None:
-        while self._pieces and self._size + len(self._summary) > self._room:
-            self._drop()
-
-    def _drop(self) -> None:
-        self._size -= len(self._pieces.popleft().text) + 2
-
-    def _cut(self, line: Summary) -> None:
-        """Forget what the summary covers. One whose `upTo` is not known covers everything before it."""
-        self._covered = 0 if line.upTo is None else self._numbers.get(line.upTo, self.count)
-        while self._pieces and self._pieces[0].first < self._covered:
-            self._drop()
-        self._summary = f"Summary of what came before: {self._clipped(line.text)}"
-        self._numbers = {name: number for name, number in self._numbers.items() if number > self._covered}
-        self._fit()
-
-    def told(self) -> list[str]:
-        """The summary, the notice of what is missing, and the pieces, oldest first."""
-        first = self._pieces[0].first if self._pieces else self.count
-        missing = first - self._covered
-        notice = [f"[{missing} earlier message{'s are' if missing > 1 else ' is'} left out here]"] if missing > 0 else []
-        summary = [self._summary] if self._summary else []
-        return [*summary, *notice, *(piece.text for piece in self._pieces)]
-
-    def _clipped(self, text: str) -> str:
-        if len(text) <= self._bound:
-            return text
-        half = self._bound // 2
-        return f"{text[:half]} [... {len(text) - 2 * half} characters left out ...] {text[len(text) - half :]}"
-
-
-def _text(content: list[Raw]) -> str:
-    return "\n".join(filter(None, map(_said, content)))
-
-
-def _said(block: Raw) -> str:
-    try:
-        return block_text(_decode_block(block))
-    except mend.FAULTS:
-        return "[content that cannot be shown]"

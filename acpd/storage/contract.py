@@ -13,12 +13,12 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from asyncio import Future
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from acpd.errors import StoreError
+from acpd.errors import SessionNotFound, StoreError
 from acpd.storage.fold import Fold
 from acpd.storage.tree import SessionTree
 from acpd.wire.lines import Header, Stored
@@ -164,7 +164,7 @@ class Journals(ABC):
 
     @abstractmethod
     async def fork(self, source: Key, target: Key, header: Header, /, *, entry: str | None) -> None:
-        """Write the path up to `entry` (default: the leaf) and the newest config, commands, info facts as a new log.
+        """Write the path up to `entry` (default: the leaf), its labels, the newest config, commands, info facts as a new log.
 
         Blobs too. Synced.
         """
@@ -176,6 +176,25 @@ class Journals(ABC):
     @abstractmethod
     def scan(self, user: str | None, /) -> AsyncIterator[Key]:
         """Every log of this user, in no order."""
+
+    async def rows(self, keys: Sequence[Key], /) -> AsyncIterator[list[tuple[Key, Row | None]]]:
+        """What the catalog keeps of each of these logs, in parts and any order, as if none were open. None: there is no log.
+
+        One that cannot be read is left out.
+        """
+        from acpd.storage.rows import row_of
+
+        for key in keys:
+            with contextlib.suppress(StoreError):
+                try:
+                    header, fold = await self.peek(key)
+                    yield [(key, row_of(key, header, fold, 0))]
+                except SessionNotFound:
+                    yield [(key, None)]
+
+    async def sizes(self, keys: Sequence[Key], /) -> list[int | None]:
+        """Bytes of each of these logs, as Row.size; None: there is none, or it is not known."""
+        return [None for _ in keys]
 
     async def sweep(self, user: str | None, /) -> set[str]:
         """At start: remove what killed processes left half made. Returns the ids of this user's sessions that have a log.
@@ -255,10 +274,10 @@ class Catalog(ABC):
         """Clean rows that were never prompted and last changed before this time."""
 
     @abstractmethod
-    async def recover(self, journals: Journals, /) -> int:
+    async def recover(self, journals: Journals, progress: Callable[[int, int], None] | None = None, /) -> int:
         """At start: read the logs of "open" rows and of sessions without a row again (of all logs, when the catalog is new).
 
-        Returns how many.
+        Returns how many. `progress` is called with how many of how many were read.
         """
 
     @abstractmethod
@@ -280,6 +299,10 @@ class Lease(ABC):
     @abstractmethod
     async def holder(self, key: Key, /) -> int | None:
         """The pid that holds it, or None."""
+
+    async def held(self, keys: Sequence[Key], /) -> set[Key]:
+        """Those that some process holds."""
+        return {key for key in keys if await self.holder(key) is not None}
 
 
 class Backend(NamedTuple):

@@ -73,6 +73,7 @@ class Fold:
         self.labels: dict[str, str] = {}
         self.link: Stored | None = None
         self.inner = ""
+        """The agent's own id of the session, if that holds the path to the leaf: the newest `link`, if no `leaf` is newer."""
         self.src: tuple[str, int] | None = None
         self.turn: str | None = None
         """The id of the newest `turn` entry if that turn is still running."""
@@ -93,13 +94,19 @@ class Fold:
         return self.link is not None and self.link.state == "adopting"
 
     @property
+    def last_inner(self) -> str:
+        """The agent's own id of the session that it had last, whether that still fits or not."""
+        return self.link.inner if self.link is not None else ""
+
+    @property
     def straight(self) -> bool:
         """Whether the path to the leaf is simply every entry of the file, all of them readable."""
         return not self.branched and not self.warnings
 
     def add(self, line: Stored) -> None:
-        self.seq = line.seq
-        self.last_id = line.id
+        if line.seq > self.seq or not self.last_id:  # lines that stand twice take no number back
+            self.seq = line.seq
+            self.last_id = line.id
         if line.at:
             self.updated_at = line.at
         if line.src is not None:
@@ -156,6 +163,7 @@ class Fold:
         if line.entry != self.leaf:
             self.branched = True
         self.leaf = line.entry
+        self.inner = ""
 
     def _link(self, line: Stored) -> None:
         self.link = line

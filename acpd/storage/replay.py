@@ -105,6 +105,8 @@ def live(line: Stored, session: bytes, kinds: frozenset[str]) -> list[bytes]:
 def _live(line: Stored, session: bytes, kinds: frozenset[str]) -> list[bytes]:
     if line.type == "prompt":
         return _prompt(line, session)
+    if line.type == "leaf":
+        return [frames.moved(session, _encode(line.entry), line.seq, line.at, line.id)]
     if line.params is UNSET or line.kind not in kinds or line.method:
         return []
     found = slots.sound(line)
@@ -132,6 +134,7 @@ class Replay:
         "_known",
         "_limit",
         "_name",
+        "_newest",
         "_oldest",
         "_open",
         "_plans",
@@ -164,18 +167,25 @@ class Replay:
         self._compactions: dict[str, slots.Summary] = {}
         self._compacted: set[str] = set()
         self._running = False
+        self._newest: Stored | None = None
 
     def feed(self, lines: Iterable[Stored]) -> list[bytes]:
         """The frames of this window. Facts, asks and answers in it are passed over."""
         for line in lines:
+            self._newest = line
             try:
                 self._add(line)
             except mend.FAULTS:
                 continue
         return self._ready()
 
-    def finish(self) -> list[bytes]:
-        """What is left after the last window. A turn that still runs stays open: its next updates come live."""
+    def finish(self, *, is_running: bool = True) -> list[bytes]:
+        """What is left after the last window. A turn that still runs stays open: its next updates come live.
+
+        `is_running`: whether one may; if not, a path that ends within a turn was branched there.
+        """
+        if self._running and not is_running:
+            self._settle(self._newest)
         return self._ready()
 
     def facts(self, fold: Fold, until: int | None = None) -> list[bytes]:

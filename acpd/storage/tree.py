@@ -8,6 +8,7 @@ What may be wrong with a log, and what the tree makes of it (docs/architecture.m
 | missing-parent | a parent that no line has | hangs on the last readable entry before it, with a gap mark |
 | cycle | a parent that is the entry itself or stands later in the file | the same |
 | duplicate-id | an id that an earlier entry has | it is `id#2`; later children hang on it; twins of one parent are a chain |
+| repeated-line | an id, a `seq` and a parent that an earlier entry has | it is `id#2`, aside of its twin, and moves nothing |
 | missing-leaf | a leaf fact that names no entry before it | it does not count |
 | missing-blob | a big string whose file is gone (told by who can see files) | its reference stays in the text |
 | empty, header-missing, newer-version | no or no known first line | may be read, not written |
@@ -32,6 +33,8 @@ ROOT = -1
 """In the place of a position: before the first entry."""
 
 _MOST_WARNINGS = 100
+_SEQS = 1 << 32
+"""Enough of a `seq` to tell two lines apart; an edited log may have one of any size."""
 
 
 class Finding(NamedTuple):
@@ -48,7 +51,21 @@ class Finding(NamedTuple):
 class SessionTree:
     """The entries of one log by position, in file order. About 250 bytes an entry; no walk recurses; all take linear time."""
 
-    __slots__ = ("_awaited", "_children", "_copies", "_leaf", "_line", "_newest", "findings", "gaps", "ids", "parents", "types")
+    __slots__ = (
+        "_awaited",
+        "_children",
+        "_copies",
+        "_leaf",
+        "_line",
+        "_lost",
+        "_newest",
+        "_seqs",
+        "findings",
+        "gaps",
+        "ids",
+        "parents",
+        "types",
+    )
 
     def __init__(self) -> None:
         self.ids: list[str] = []
@@ -60,6 +77,9 @@ class SessionTree:
         """Positions of entries that hang where a line was lost."""
         self.findings: list[Finding] = []
         self._newest: dict[str, int] = {}
+        self._seqs: array[int] = array("Q")
+        self._lost: dict[int, str] = {}
+        """The parents that the entries in `gaps` name."""
         self._copies: dict[str, int] = {}
         self._awaited: dict[str, list[int]] = {}
         self._children: dict[int, list[int]] | None = None
@@ -82,25 +102,40 @@ class SessionTree:
         """Take the next line in file order; `number` is its line number (default: one after the last).
 
         Its id, parentId and entry are changed in place to what the tree made of them, so that Fold can be fed with it.
-        None: it must not count (a leaf fact that names nothing).
+        None: it must not count (a leaf fact that names nothing, a line that stands twice).
         """
         self._line = number or self._line + 1
         if line.parentId is UNSET:
             return self._fact(line) if line.type == "leaf" else line
         position = len(self.ids)
-        parent = self._parent(line.id, line.parentId)
         twin = self._newest.get(line.id)
-        if twin is not None and self.parents[twin] == parent:  # a line that stands twice parts no branch
+        if twin is not None and self._stands_at(twin, line):
+            self._put(line, self._copy(line.id, position, "repeated-line"), twin)
+            return None
+        parent = self._parent(line.id, line.parentId)
+        if twin is not None and self.parents[twin] == parent:  # twins part no branch
             parent = twin
-        line.id = self._identify(line.id, position)
-        line.parentId = None if parent == ROOT else self.ids[parent]
-        self.ids.append(line.id)
-        self.parents.append(parent)
-        self.types.append(sys.intern(line.type))
-        self._children = None
+        self._put(line, self._identify(line.id, position), parent)
         if parent == self._leaf:
             self._leaf = position
         return line
+
+    def _stands_at(self, position: int, line: Stored) -> bool:
+        """Whether this line, whose id is known, is the one at `position`, once more."""
+        if self._seqs[position] != line.seq % _SEQS:
+            return False
+        parent = self.parents[position]
+        said = self._lost.get(position) if position in self.gaps else None if parent == ROOT else self.ids[parent]
+        return line.parentId == said
+
+    def _put(self, line: Stored, identifier: str, parent: int) -> None:
+        line.id = identifier
+        line.parentId = None if parent == ROOT else self.ids[parent]
+        self.ids.append(identifier)
+        self.parents.append(parent)
+        self.types.append(sys.intern(line.type))
+        self._seqs.append(line.seq % _SEQS)
+        self._children = None
 
     def damaged(self, number: int, kind: str, detail: str = "") -> None:
         """Line `number` holds no record, or something is wrong that the tree cannot see itself."""
@@ -114,6 +149,7 @@ class SessionTree:
         if found is not None:
             return found
         self.gaps.add(len(self.ids))
+        self._lost[len(self.ids)] = parent
         if parent == identifier:
             self.findings.append(Finding(self._line, "cycle", parent))
         else:
@@ -125,15 +161,18 @@ class SessionTree:
         """A unique id for the entry at `position`, which is the newest of its id from now on."""
         for finding in self._awaited.pop(identifier, ()):  # it was missed above: those two are each other's ancestors
             self.findings[finding] = self.findings[finding]._replace(kind="cycle")
-        inner = identifier
-        if identifier in self._newest:
-            count = self._copies.get(identifier, 1) + 1
-            while (inner := f"{identifier}#{count}") in self._newest:
-                count += 1
-            self._copies[identifier] = count
-            self._newest[inner] = position
-            self.findings.append(Finding(self._line, "duplicate-id", identifier))
+        inner = self._copy(identifier, position, "duplicate-id") if identifier in self._newest else identifier
         self._newest[identifier] = position
+        return inner
+
+    def _copy(self, identifier: str, position: int, kind: str) -> str:
+        """An inner id for another entry with this id."""
+        count = self._copies.get(identifier, 1) + 1
+        while (inner := f"{identifier}#{count}") in self._newest:
+            count += 1
+        self._copies[identifier] = count
+        self._newest[inner] = position
+        self.findings.append(Finding(self._line, kind, identifier))
         return inner
 
     def _fact(self, line: Stored) -> Stored | None:

@@ -15,6 +15,10 @@ CHUNKS = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_
 MAX_OUT = 30 * 1024 * 1024
 """Bytes of a payload that go out unchanged; TypeScript's SDK takes lines of 32 MiB."""
 _OURS = ("acpd.dev/seq", "acpd.dev/at")  # an agent that is an acpd itself has its own
+_MOVED = (
+    b"[acpd] This conversation goes on at another point now: what was said after that point is on another branch, and the next"
+    b" prompt does not know it. Load the session again to see what it does know.\\n\\n"
+)
 _HEAD = b'{"jsonrpc":"2.0","method":"session/update","params":'
 
 
@@ -126,6 +130,16 @@ def with_message_id(text: bytes, message_id: str) -> bytes:
         return b"%b,%b}" % (text[:-1], member)  # an update has one member at least, and raw JSON ends with its bracket
     span = splice.members(text).get("messageId")
     return splice.add(text, member) if span is None else splice.apply(text, [(*span, b'"%b"' % message_id.encode())])
+
+
+def moved(session: bytes, entry: bytes, seq: int, at: str, message_id: str) -> bytes:
+    """What a client that reads along is told of a `leaf` fact; `entry` is its JSON text. A replay shows the new way itself."""
+    chunk = b'{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"%b"},"messageId":"%b"}' % (
+        _MOVED,
+        message_id.encode(),
+    )
+    meta = b'{"acpd.dev/seq":%d,"acpd.dev/at":"%b","acpd.dev/notice":true,"acpd.dev/leaf":%b}' % (seq, at.encode(), entry)
+    return b'%b{"sessionId":%b,"update":%b,"_meta":%b}}\n' % (_HEAD, session, chunk, meta)
 
 
 def text_chunk(session: bytes, kind: str, block: bytes, seq: int, at: str, message_id: str) -> bytes:

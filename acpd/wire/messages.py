@@ -33,7 +33,7 @@ class Request(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
 
 
 class ForSession(Request, gc=False, kw_only=True):
-    """session/close, session/delete, session/cancel."""
+    """session/close, session/delete, session/cancel, _acpd/tree."""
 
     sessionId: str
 
@@ -86,6 +86,18 @@ class SetConfigOption(ForSession, gc=False, kw_only=True):
     configId: str
     value: str | bool
     type: Raw | UnsetType = UNSET
+
+
+class Branch(ForSession, gc=False, kw_only=True):
+    """`entry`: an id, the beginning of one, or a label."""
+
+    entry: Annotated[str, Meta(min_length=1)]
+
+
+class Label(Branch, gc=False, kw_only=True):
+    """`label` null: none."""
+
+    label: str | None
 
 
 class CancelRequest(Request, gc=False, kw_only=True):
@@ -241,6 +253,18 @@ def parse_set_config_option(params: Params) -> SetConfigOption:
     if isinstance(request.value, bool) and (request.type is UNSET or not mend.fits(Literal["boolean"], bytes(request.type))):
         raise _invalid('params.value may be a bool only with params.type "boolean"')
     return request
+
+
+def parse_tree(params: Params) -> ForSession:
+    return _parsed(ForSession, params)
+
+
+def parse_branch(params: Params) -> Branch:
+    return _parsed(Branch, params)
+
+
+def parse_label(params: Params) -> Label:
+    return _parsed(Label, params)
 
 
 def parse_cancel_request(params: Params) -> CancelRequest:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from acpd.errors import SessionNotFound, StoreError
+from msgspec.structs import replace
+
 from acpd.storage.contract import After, Catalog, Journals, Key, Lease, Row
-from acpd.storage.rows import row_of
 from acpd_backends.index import LIMIT, SessionsJson
 from acpd_backends.names import Layout
 from acpd_backends.sqlite import Database, execute, query
@@ -32,8 +30,7 @@ _UPDATE = f"UPDATE session SET {_SET} WHERE {_SAME}"  # noqa: S608 - names of co
 _SELECT = f"SELECT {_NAMES} FROM session "  # noqa: S608 - names of columns only
 _NEWEST = "ORDER BY updatedAt DESC, id DESC LIMIT "
 _COMPLETE = "SELECT 1 FROM meta WHERE name = 'complete'"
-_WINDOW = 500
-"""Rows read from logs before they are written together."""
+Progress = Callable[[int, int], None]
 
 
 class SqliteCatalog(Catalog):
@@ -81,14 +78,14 @@ class SqliteCatalog(Catalog):
     async def unprompted(self, before: str, /) -> list[Row]:
         return await self._rows("WHERE NOT prompted AND state = 'clean' AND updatedAt < ?1 LIMIT 1000", before)
 
-    async def recover(self, journals: Journals, /) -> int:
+    async def recover(self, journals: Journals, progress: Progress | None = None, /) -> int:
         """Rows of sessions that another process has open stay "open"; a row whose log is gone goes; one whose log
         cannot be read stays as it is. Logs without a row are looked for by their names, which costs little. A full scan
         that was interrupted starts again the next time.
         """
         if not await self._database.read(lambda db: bool(query(db, _COMPLETE))):
             await journals.sweep(self._user)
-            count = await self._reread_all(journals, journals.scan(self._user))
+            count = await self._reread(journals, [key async for key in journals.scan(self._user)], progress)
             await self._database.write(lambda db: query(db, "INSERT OR REPLACE INTO meta VALUES ('complete', '1')"))
             return count
         count = await self._reread(
@@ -96,26 +93,16 @@ class SqliteCatalog(Catalog):
         )
         known = await self._database.read(lambda db: {row[0] for row in query(db, "SELECT id FROM session")})
         unknown = await journals.sweep(self._user) - known
-        return count + (await self._reread_all(journals, self._without_row(journals, unknown)) if unknown else 0)
+        return count + (await self._reread(journals, await self._without_row(journals, unknown), progress) if unknown else 0)
 
-    async def _without_row(self, journals: Journals, sessions: set[str]) -> AsyncIterator[Key]:
+    async def _without_row(self, journals: Journals, sessions: set[str]) -> list[Key]:
         """Logs that were put back, or whose maker was killed; not those whose maker is about to put the row."""
-        async for key in journals.scan(self._user):
-            if key.session in sessions and await self._holder(key) is None:
-                yield key
+        found = [key async for key in journals.scan(self._user) if key.session in sessions]
+        held = await self._held(found)
+        return [key for key in found if key not in held]
 
-    async def _reread_all(self, journals: Journals, keys: AsyncIterator[Key]) -> int:
-        count = 0
-        window: list[Key] = []
-        async for key in keys:
-            window.append(key)
-            if len(window) == _WINDOW:
-                count += await self._reread(journals, window)
-                window = []
-        return count + await self._reread(journals, window)
-
-    async def _holder(self, key: Key) -> int | None:
-        return await self._lease.holder(key) if self._lease else None
+    async def _held(self, keys: Sequence[Key]) -> set[Key]:
+        return await self._lease.held(keys) if self._lease else set()
 
     async def close(self) -> None:
         try:
@@ -134,29 +121,26 @@ class SqliteCatalog(Catalog):
         sql = f"{_SELECT}{where} {_NEWEST} {LIMIT}"
         return self._database.read_from_thread(lambda db: [_row(values, self._user) for values in query(db, sql, *values)])
 
-    async def _reread(self, journals: Journals, keys: list[Key]) -> int:
-        rows: list[Row] = []
-        gone: list[Key] = []
-        for key in keys:
-            holder = await self._holder(key)
-            try:
-                rows.append(await _from_log(journals, key, "clean" if holder is None else "open"))
-            except SessionNotFound:
-                if holder is None:  # else its holder is about to write it
-                    gone.append(key)
-            except StoreError:  # a log that cannot be read: what the catalog knows of it stays
-                continue
+    async def _reread(self, journals: Journals, keys: Sequence[Key], progress: Progress | None = None) -> int:
+        """What cannot be read stays as the catalog knows it."""
+        held = await self._held(keys)
+        count = done = 0
+        async for part in journals.rows(keys):
+            rows = [replace(row, state="open") if key in held else row for key, row in part if row is not None]
+            gone = [key for key, row in part if row is None and key not in held]  # a holder is about to write it
+            await self._write(rows, gone)
+            count += len(rows)
+            done += len(part)
+            if progress is not None:
+                progress(done, len(keys))
+        return count
+
+    async def _write(self, rows: list[Row], gone: list[Key]) -> None:
         await self._database.write(lambda db: _put_newer(db, rows, [key.session for key in gone]))
         for row in rows:
             self._index.changed(row)
         for key in gone:
             self._index.removed(key.agent, key.session)
-        return len(rows)
-
-
-async def _from_log(journals: Journals, key: Key, state: str) -> Row:
-    header, fold = await journals.peek(key)
-    return row_of(key, header, fold, await asyncio.to_thread(_size, journals.log_path(key)), state)
 
 
 def _page(agent: str | None, cwd: str | None, after: After | None) -> tuple[str, list[object]]:
@@ -218,11 +202,3 @@ def _from_texts(text: str) -> tuple[str, ...]:
     import json
 
     return tuple(json.loads(text)) if text else ()
-
-
-def _size(path: str) -> int:
-    """Bytes of a log; 0 where the path is only a name."""
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0

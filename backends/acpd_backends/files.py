@@ -24,6 +24,7 @@ from acpd.errors import StoreError
 
 _FULL = {errno.ENOSPC: "disk full: free space and send again", errno.EDQUOT: "over quota: free space and send again"}
 _RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
+_PLACE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 _LASTING = {errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EEXIST}
 _BLOCK = 1 << 20
 _temp = itertools.count()
@@ -37,6 +38,8 @@ def failed(operation: str, target: str, error: OSError) -> StoreError:
     hint = _FULL.get(error.errno or 0, "")
     if error.errno in _RIGHTS:
         hint = "check the rights of the file and its folder"
+    elif error.errno in _PLACE:
+        hint = "check [storage] path: a folder that acpd can make or write"
     retryable = error.errno not in _LASTING
     return StoreError(operation, target, cause=error.strerror or str(error), hint=hint, retryable=retryable)
 

@@ -27,10 +27,10 @@ _decode_values = msgspec.json.Decoder(Raw).decode_lines
 
 
 def write_fork(log: LogFile, target: LogPaths, header: Header, entry: str | None, files: Files) -> None:
-    """The path up to `entry` (default: the leaf) and the newest config, commands and info facts. Durable when it returns.
+    """The path up to `entry` (default: the leaf), its labels, the newest config, commands and info facts.
 
-    Ids stay; parents are those that the tree found; `src` goes, because it speaks of another session's agent. Raises
-    KeyError for an entry that is not there, StoreError if the target exists, OSError.
+    Durable when it returns. Ids stay; parents are those that the tree found; `src` goes, because it speaks of another
+    session's agent. Raises KeyError for an entry that is not there, StoreError if the target exists, OSError.
     """
     if target.log.exists():
         raise StoreError("fork to", f"session {header.id}", cause="there is a log of it already")
@@ -74,7 +74,7 @@ def _lines(log: LogFile, tree: SessionTree, path: list[int], target: LogPaths, f
     link = _BlobLinks(log.paths.blobs, target.blobs, files)
     for raw, line in records_of(log):
         if not line.is_entry:
-            if (name := _carried(line)) is not None:
+            if (name := _carried(line)) is not None and (line.entry is None or tree.position(line.entry) in wanted):
                 facts[name] = (raw, line)
             continue
         if position in wanted:
@@ -97,6 +97,8 @@ def _carried(line: Stored) -> str | None:
         if line.cwd:  # where the source's project has gone; a fork has a folder of its own
             return None
         return "title" if line.title is not None else "info"
+    if line.type == "label" and line.entry is not None:
+        return f"label {line.entry}"
     return line.type if line.type in {"config", "commands"} else None
 
 

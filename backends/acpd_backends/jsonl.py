@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from acpd.errors import SessionNotFound, SessionReadOnly, StoreError
-from acpd.storage.contract import Journal, Journals, Key
+from acpd.storage.contract import Journal, Journals, Key, Row
 from acpd.storage.fold import Fold
 from acpd.storage.tree import SessionTree
 from acpd.wire.lines import VERSION, Header, Stored, header_line
@@ -420,6 +420,17 @@ class JsonlJournals(Journals):
         paths = self.paths(key)
         logfolders.remove(paths, paths.log, self.files)
 
+    async def rows(self, keys: Sequence[Key], /) -> AsyncIterator[list[tuple[Key, Row | None]]]:
+        from acpd_backends.rowreader import Task, read_all  # where there is something to read again
+
+        tasks = [Task(key.session, key.agent, key.user, str((at := self.paths(key)).folder), at.stem) for key in keys]
+        async for part in read_all(tasks):
+            yield [(Key(task.agent, task.session, task.user), found.row) for task, found in part if not found.unreadable]
+
+    async def sizes(self, keys: Sequence[Key], /) -> list[int | None]:
+        paths = [self.paths(key).log for key in keys]
+        return await asyncio.to_thread(lambda: [_size(path) for path in paths])
+
     async def scan(self, user: str | None, /) -> AsyncIterator[Key]:
         keys = logfolders.scan(self.layout, user)
         while (found := await asyncio.to_thread(next, keys, None)) is not None:
@@ -452,13 +463,20 @@ def _next_of(key: Key, windows: Iterator[list[Stored]]) -> list[Stored] | None:
         raise _no_entry(key, str(error.args[0])) from error
 
 
+def _size(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None
+
+
 def _no_entry(key: Key, entry: str | None) -> StoreError:
     return StoreError("find", f"entry {entry} of session {key.session}", hint="'acpd tree' lists them")
 
 
 def _read_only(key: Key, cause: str) -> SessionReadOnly:
-    hint = "it can be read and exported; nothing was changed"
-    return SessionReadOnly("write", f"session {key.session}", cause=cause, hint=hint)
+    hint = f"nothing was changed; acpd show {key.session} shows what can be read"
+    return SessionReadOnly("open", f"session {key.session}", cause=cause, hint=hint)
 
 
 def _check_writable(log: LogFile, key: Key) -> None:

@@ -8,11 +8,13 @@ whoever opened it before finds another file, or none, under the name, and tries 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import hashlib
 import os
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -123,11 +125,25 @@ class FlockLease(Lease):
         finally:
             self._files.close(descriptor)
 
+    async def held(self, keys: Sequence[Key], /) -> set[Key]:
+        """Where there are many, only those that have a file are looked at: it is there while somebody holds it."""
+        folders = {self.path(key).parent for key in keys}
+        names = await asyncio.to_thread(_names, folders) if len(keys) > 1 else None
+        return {key for key in keys if (names is None or self.path(key).name in names) and await self.holder(key) is not None}
+
     async def holder(self, key: Key, /) -> int | None:
         path = self.path(key)
         if self._held.get(path) is not None:
             return os.getpid()
         return await asyncio.to_thread(_holder, path)
+
+
+def _names(folders: set[Path]) -> set[str]:
+    found: set[str] = set()
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            found.update(os.listdir(folder))
+    return found
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -66,6 +66,7 @@ class LineIndex:
         "_leaf",
         "_line_at",
         "_records",
+        "_seq",
         "_sorted",
         "_turn",
         "end",
@@ -80,6 +81,7 @@ class LineIndex:
         self._line_at = line_at
         self._ids: Numbers = {}
         self._last = self._leaf = self._turn = NONE
+        self._seq = -1
         self._last_id: str | None = None
         """Of the last entry; None: there is none; empty: it was not read."""
         self._branched, self._sorted = False, True
@@ -87,6 +89,7 @@ class LineIndex:
             last = records[len(records) - 1]
             self._turn = NONE if last.kind == _ENDED else last.turn
             self._leaf = last.leaf
+            self._seq = last.seq
             self._branched, self._sorted = bool(last.flags & BRANCHED), not last.flags & _UNSORTED
             self._last = len(records.kinds.rstrip(LOWER)) - 1
             self._last_id = "" if self._last != NONE else None
@@ -122,6 +125,8 @@ class LineIndex:
     def add(self, line: Stored, offset: int) -> None:
         """Take the next line. Raises Irregular."""
         identifier, parent_id, number = line.id, line.parentId, len(self._records)
+        if line.seq <= self._seq:
+            raise Irregular
         if identifier <= self.last_id and number:
             self._disordered(identifier)
         if parent_id is UNSET:
@@ -146,6 +151,7 @@ class LineIndex:
         if not line.at:
             raise Irregular
         self.last_id = identifier
+        self._seq = line.seq
 
     def _disordered(self, identifier: str) -> None:
         """An id that is not greater than the one before: whether it is new can only be told by those in memory."""
@@ -244,7 +250,7 @@ class LineIndex:
         """Lines that a fold must see itself: the last, the newest of their kind, all labels, open asks."""
         kinds = self._records.kinds
         found = {self._last, len(kinds) - 1}
-        found |= {kinds.rfind(kind) for kind in (b"k", b"c", b"m", b"u", b"q", b"L")}
+        found |= {kinds.rfind(kind) for kind in (b"k", b"f", b"c", b"m", b"u", b"q", b"L")}
         found |= {max(kinds.rfind(b"R"), kinds.rfind(b"T"))}
         found |= {max(kinds.rfind(b"t"), kinds.rfind(b"b")), max(kinds.rfind(b"p"), kinds.rfind(b"b")), kinds.rfind(b"i")}
         found |= {match.start() for match in re.finditer(b"a", kinds)}

@@ -8,7 +8,9 @@ All functions raise OSError as it comes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -69,7 +71,15 @@ class LogFile:
     def __init__(self, paths: LogPaths) -> None:
         """Raises FileNotFoundError."""
         self.paths = paths
-        self._fd = os.open(paths.log, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = os.open(paths.log, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not be waited for
+        mode = os.fstat(self._fd).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(self._fd)
+            raise (
+                IsADirectoryError(errno.EISDIR, "Is a directory")
+                if stat.S_ISDIR(mode)
+                else OSError(errno.EINVAL, "it is no file")
+            )
         self._index = -1
 
     def __enter__(self) -> Self:
@@ -84,7 +94,7 @@ class LogFile:
         """A descriptor of the index file, good as long as the log is open; None if there is no such file."""
         if self._index < 0:
             with contextlib.suppress(FileNotFoundError):
-                self._index = os.open(self.paths.index, os.O_RDONLY | os.O_CLOEXEC)
+                self._index = os.open(self.paths.index, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         return self._index if self._index >= 0 else None
 
     @property

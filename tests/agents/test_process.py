@@ -173,6 +173,22 @@ async def test_a_cancelled_start_leaves_no_process(house: House) -> None:
     assert {} == house.pool.links
 
 
+async def test_stopping_ends_what_is_being_started(house: House) -> None:
+    """A start that was cancelled, or that nobody has yet, is waited for and ended; none begins any more."""
+    cancelled, wanted = start(house.start(house.shell("sleep 60"))), start(house.start(house.shell("sleep 60")))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    cancelled.cancel()
+    await house.pool.stop()
+    await asyncio.to_thread(proc.assert_none_left, house.mark)
+    assert {} == house.pool.links
+    for each in (cancelled, wanted):
+        with pytest.raises((asyncio.CancelledError, AgentError)):
+            await each
+    with pytest.raises(AgentError, match="stopping"):
+        await house.start(house.shell("sleep 60"))
+
+
 async def test_an_agent_that_cannot_be_recorded_is_ended(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody could find it after a crash, so it does not run."""
 

@@ -13,6 +13,7 @@ import pytest
 
 from acpd.agents import restore
 from acpd.agents.link import AgentLink
+from acpd.branching import branch
 from acpd.config import AgentChoice
 from acpd.errors import AgentError, AgentExited
 from acpd.session import LiveSession
@@ -22,6 +23,8 @@ from tests.core.world import Editor, prompt, until
 from tests.support.store import Json
 
 NOTICE = "could not restore its own memory"
+FORKED = "could not fork its own memory"
+MOVED = "cannot take its own memory"
 
 
 async def made(house: House, *options: str, name: str = "scripted") -> LiveSession:
@@ -82,6 +85,39 @@ async def test_an_agent_that_lost_its_session_is_primed(house: House) -> None:
     assert session.fold.inner != again.fold.inner
     texts, _ = await turn(again, "context")
     assert ["context []"] == texts  # once
+
+
+async def test_what_did_not_fit_is_told_to_the_user(house: House) -> None:
+    """The bound is a setting; the notice says how many of the oldest messages the agent does not know."""
+    session = await made(house)
+    for word in ("two", "three", "four"):
+        await turn(session, f"say {word * 150}")
+    again = await house.reopened(session, house.host(*host_options(house, "--bare")))
+    again.settings = again.settings._replace(primer_tokens=1_000)
+    texts, _ = await turn(again, "context")
+    assert "without its 3 oldest messages" in texts[0]
+    assert "[3 earlier messages are left out here]" in texts[1]
+    assert "fourfour" in texts[1]
+    assert "say one" not in texts[1]
+
+
+async def test_an_agents_own_compaction_is_honoured(house: House) -> None:
+    """What the agent had made a summary of, a new one is told as that summary, and not as missing."""
+    session = await made(house)
+    said = {
+        "sessionUpdate": "compaction_update",
+        "compactionId": "k",
+        "status": "completed",
+        "summary": [{"type": "text", "text": "SUM"}],
+    }
+    await turn(session, f"say two\nupdate {json.dumps(said)}\nsay three")
+    again = await house.reopened(session, house.host(*host_options(house, "--bare")))
+    texts, _ = await turn(again, "context")
+    assert "told the conversation as text." in texts[0]
+    told = texts[1].partition("Summary of what came before: SUM")
+    assert "say one" not in told[0]
+    assert "two" not in told[2]
+    assert "three" in told[2]
 
 
 async def test_an_agent_that_can_neither_resume_nor_load(house: House) -> None:
@@ -167,17 +203,91 @@ async def test_arrays_that_are_null_are_empty_to_an_agent(house: House) -> None:
 async def test_a_fork_uses_the_agents_own_fork(house: House) -> None:
     """An agent that can fork does so from its own session; one that cannot is primed."""
     session = await made(house)
-    fork = await house.registry.fork(session, str(house.root), ())
+    fork = await house.registry.fork(session.id, str(house.root), ())
     fork.host = house.host(*host_options(house))
     texts, _ = await turn(fork, "history")
     assert ["initialize", "session/fork", "session/prompt"] == methods(house)
     assert ["history 3"] == texts
     assert session.fold.inner != fork.fold.inner
-    other = await house.registry.fork(session, str(house.root), ())
+    other = await house.registry.fork(session.id, str(house.root), ())
     other.host = house.host("--bare")
     texts, _ = await turn(other, "context")
-    assert NOTICE in texts[0]
+    assert FORKED in texts[0]
     assert "say one" in texts[1]
+
+
+async def test_a_fork_of_what_moved_on_is_told_instead(house: House) -> None:
+    """The agent's own fork would know what came after, or nothing any more: it is asked for none, and the user is told."""
+    session = await made(house)
+    late, gone = [await house.registry.fork(session.id, str(house.root), ()) for _ in range(2)]
+    await turn(session, "say two")
+    late.host = gone.host = house.host(*host_options(house))
+    texts, _ = await turn(late, "context")
+    await house.registry.delete(session.id)
+    texts += (await turn(gone, "context"))[0]
+    assert "session/fork" not in methods(house)
+    assert 2 == len([text for text in texts if FORKED in text])
+    assert 2 == len([text for text in texts if "say one" in text and "say two" not in text])
+
+
+async def test_a_fork_uses_the_agents_own_fork_after_a_restart(house: House) -> None:
+    """Where it comes from stands in its header."""
+    session = await made(house)
+    fork = await house.registry.fork(session.id, str(house.root), ())
+    again = await house.reopened(fork, house.host(*host_options(house)))
+    assert ["history 3"] == (await turn(again, "history"))[0]
+    assert ["initialize", "session/fork", "session/prompt"] == methods(house)
+
+
+async def test_after_a_branch_the_agent_is_told_the_new_path(house: House) -> None:
+    """The inner session of the other branch is not resumed; the user is told why, and the agent what is before the leaf."""
+    session = await made(house)
+    here = session.fold.leaf or ""
+    await turn(session, "say two")
+    session.host = house.host(*host_options(house))
+    await branch(session, here)
+    texts, _ = await turn(session, "context\nhistory")
+    assert ["initialize", "session/new", "session/prompt"] == methods(house)
+    assert MOVED in texts[0]
+    assert "say one" in texts[1]
+    assert "say two" not in texts[1]
+    assert ["context []"] == (await turn(session, "context"))[0], "told once"
+    inner = session.fold.inner
+    again = await house.reopened(session, house.host(*host_options(house)))
+    await turn(again, "say three")
+    assert (inner, inner) == (again.fold.inner, params_of(house, "session/resume")["sessionId"])
+
+
+async def test_a_branch_outlives_a_restart_for_the_agent_too(house: House) -> None:
+    """However often acpd starts before the next prompt, and wherever the leaf goes meanwhile: nothing old is resumed."""
+    session = await made(house)
+    first, old = session.fold.leaf or "", session.fold.inner
+    await turn(session, "say two")
+    second = session.fold.leaf or ""
+    await branch(session, first)
+    again = await house.reopened(session, house.host(*host_options(house)))
+    await again.ensure_agent()  # as behind a session/load; the user goes away without a prompt
+    await branch(again, second)
+    third = await house.reopened(again, house.host(*host_options(house)))
+    texts, _ = await turn(third, "context\nhistory")
+    assert MOVED in texts[0]
+    assert "say two" in texts[1]
+    assert "session/resume" not in methods(house)
+    assert old not in (third.fold.inner, third.fold.last_inner)
+
+
+async def test_a_fork_at_an_entry_is_told_its_path(house: House) -> None:
+    """An agent cannot fork at an entry: it is told the path up to there, and the user that it is so."""
+    session = await made(house)
+    here = session.fold.leaf or ""
+    await turn(session, "say two")
+    fork = await house.registry.fork(session.id, str(house.root), (), here)
+    fork.host = house.host(*host_options(house))
+    texts, _ = await turn(fork, "context")
+    assert "session/fork" not in methods(house)
+    assert FORKED in texts[0]
+    assert "say one" in texts[1]
+    assert "say two" not in texts[1]
 
 
 async def test_an_agent_that_wants_a_login_says_so(house: House) -> None:

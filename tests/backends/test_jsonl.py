@@ -470,7 +470,7 @@ async def test_a_reader_sees_what_was_flushed(tmp_path: Path) -> None:
 
 
 async def test_fork_writes_the_path_and_the_newest_facts(tmp_path: Path) -> None:
-    """A fork has the path's entries under their ids, numbered densely, the newest facts, the blobs, and not the `src`."""
+    """A fork has the path's entries under their ids, numbered densely, their labels, the newest facts, the blobs, no `src`."""
     blob = ("b" * 64, b"image")
     place_of = b'{"$blob":"%b","bytes":5}' % (b"b" * 64)
     lines = [
@@ -480,7 +480,10 @@ async def test_fork_writes_the_path_and_the_newest_facts(tmp_path: Path) -> None
         config(4, "new"),
         update(5, 1, b',"params":{"text":"\\u00e9 1.50"}'),
         fact("info", name(6), 6, AT, b',"title":"T"'),
-        fact("label", name(7), 7, AT, b',"entry":"%b","label":"x"' % name(1).encode()),
+        *[
+            fact("label", name(number), number, AT, b',"entry":"%b","label":"%b"' % (name(on).encode(), text))
+            for number, (on, text) in enumerate([(1, b"old"), (1, b"x"), (3, b"elsewhere")], 7)
+        ],
     ]
     journals, log = place(tmp_path, *lines)
     journal = await journals.open(KEY)
@@ -493,11 +496,11 @@ async def test_fork_writes_the_path_and_the_newest_facts(tmp_path: Path) -> None
     _, fold = await journals.peek(target)
     found = await read(journals, target)
     assert [(1, name(1)), (2, name(5))] == [(line.seq, line.id) for line in found if line.is_entry]
-    assert [1, 2, 3, 4] == [line.seq for line in found]
+    assert [1, 2, 3, 4, 5] == [line.seq for line in found]
     assert [b'"image"', b'{"text":"\\u00e9 1.50"}', b'{"mode":"new"}'] == [
         bytes(line.params) for line in found[:3] if line.params
     ]
-    assert (name(5), "T", {}, None) == (fold.leaf, fold.title, fold.labels, fold.src)
+    assert (name(5), "T", {name(1): "x"}, None) == (fold.leaf, fold.title, fold.labels, fold.src)
     with pytest.raises(StoreError, match="there is a log"):
         await journals.fork(target, target, header, entry=None)
     opened = await journals.open(target)

@@ -24,6 +24,7 @@ from acpd.wire import lines
 from acpd.wire.ids import Clock, Ids
 from acpd_backends.jsonl import JsonlJournals
 from acpd_backends.stores import open_store
+from tests.bench.starting import fill_sessions
 
 Figures = dict[str, float]
 KEY = Key(agent="bench", session="big")
@@ -277,6 +278,7 @@ FUNCTIONS: dict[str, Function] = {
     "json_log": json_log,
     "fill_catalog": fill_catalog,
     "catalog_updates": catalog_updates,
+    "fill_sessions": fill_sessions,
     "idle_sessions": idle_sessions,
     "appends": appends,
     "fdatasync": fdatasync,

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.bench import big, stall
+from tests.bench import big, stall, starting
 from tests.bench.kit import Bench, find, limit_agent
 from tests.support.paths import ROOT
 
@@ -195,6 +195,22 @@ def append(bench: Bench) -> list[Result]:
     ]
 
 
+def start(bench: Bench) -> list[Result]:
+    """Starts on a big store and on a small one by turns. Each start leaves a session that was never prompted."""
+    count = bench.size(100_000, 5_000)
+    command = bench.wrap(["sh", str(HERE / "instant_agent.sh")])
+    homes = [f"start-{size}" for size in (100, count)]
+    made = [bench.own("fill_sessions", str(bench.home(name)), size) for name, size in zip(homes, (100, count), strict=True)]
+    starts = [[starting.start(command, bench.env(name, "process")) for name in homes] for _ in range(bench.size(11, 5))]
+    found: list[Result] = []
+    for place, what in enumerate(("session/new", "its first session/list")):
+        small, big = (statistics.median(pair[side][place] for pair in starts) for side in (0, 1))
+        text = f"+{big - small:.0f} ms ({big:.0f} ms)"
+        found.append(_judged("15", f"start with {count:,} sessions against 100: to {what}", 50, big - small, text, " ms"))
+    seconds = made[1]["seconds"]
+    return [*found, Result("15", f"making the catalog of {count:,} logs anew", "", f"{seconds:.1f} s", None)]
+
+
 ROWS: dict[str, Callable[[Bench], list[Result]]] = {
     "1": startup,
     "2": roundtrip,
@@ -208,6 +224,7 @@ ROWS: dict[str, Callable[[Bench], list[Result]]] = {
     "10": idle,
     "12": stalled,
     "13": power,
+    "15": start,
     "16": gigabyte,
     "append": append,
 }

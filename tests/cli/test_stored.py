@@ -306,12 +306,34 @@ def test_tree(shelf: Shelf) -> None:
     code, out, err = shelf.run("tree", "s1")
     assert (0, "") == (code, err)
     assert [
-        '* e1 prompt "hello"',
-        "  | e2 turn, 4 entries, end_turn [first try]",
-        '  * f1 prompt "or rather", 2 entries <- leaf',
+        '* e1 "hello"',
+        "  + e4 turn, 3 entries [first try]",
+        "  | e5 turn, end_turn",
+        '* f2 "or rather", 2 entries <- leaf',
         "",
         "7 entries, 2 branches",
     ] == out.splitlines()[6:]
+
+
+def test_tree_on_a_terminal_obeys_nothing(plain: Shelf) -> None:
+    """Neither a prompt nor a label nor the end of a turn steers the terminal or begins a line of its own."""
+    evil = "\x1b[2J\x9b\r\n* 1 <- leaf"
+    label = {"type": "label", "entry": "e1", "label": evil}
+    plain.add("s1", [prompt("e1", None, evil), turn("e2", "e1", "ended", evil), label])
+    lines = acpd.on_terminal(plain.home, "tree", "s1").out.splitlines()[5:]
+    assert not [line for line in lines if set("\x1b\x9b\r") & set(line)]
+    assert 2 == len([line for line in lines if line.startswith("*")])
+
+
+def test_a_long_tree_is_short(plain: Shelf) -> None:
+    """Of a long conversation both ends are shown; --all shows every turn."""
+    prompts = [prompt(f"e{n}", f"e{n - 1}" if n else None, f"p{n}") for n in range(100)]
+    plain.add("s1", prompts)
+    out = plain.run("tree", "s1").out.splitlines()
+    assert "  ... 87 turns, 87 entries (--all shows them)" in out
+    assert '* e99 "p99" <- leaf' in out
+    assert len(out) < 30
+    assert 100 == len([line for line in plain.run("tree", "s1", "--all").out.splitlines() if line.startswith("* ")])
 
 
 def test_tree_json(shelf: Shelf) -> None:

@@ -242,6 +242,74 @@ async def test_deleting_on_a_full_disk(world: World, monkeypatch: pytest.MonkeyP
     assert None is await world.store.catalog.get(session.id)
 
 
+async def test_deleting_with_a_catalog_that_cannot_be_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the log is gone the session is: it is no error, it is not listed, and its row goes when that works again."""
+    session, other = await closed(world), await closed(world)
+
+    async def full(_what: object) -> None:
+        raise StoreError("write", "the catalog", cause="no space")
+
+    for name in ("put", "delete"):
+        monkeypatch.setattr(world.store.catalog, name, full)
+    await world.registry.delete(session.id)
+    assert [other.id] == await listed(world)
+    monkeypatch.undo()
+    assert [other.id] == await listed(world)
+    assert None is await world.store.catalog.get(session.id)
+
+
+async def listed(world: World) -> list[str]:
+    return [row.id for row in (await world.registry.page())[0]]
+
+
+async def test_a_session_whose_row_cannot_be_written_is_listed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk as well a listing has what the log says: each session once, newest first, under its folder only."""
+    old = await closed(world)
+    session, voice = await world.with_agent()
+    prompt(session, None, "p1")
+    await voice.prompted()
+
+    async def full(_row: Row) -> None:
+        raise StoreError("write", "the catalog", cause="no space")
+
+    monkeypatch.setattr(world.store.catalog, "put", full)
+    assert [session.id, old.id] == await listed(world)
+    here, _ = await world.registry.page(cwd=session.header.folder or session.header.cwd)
+    assert ["p1"] == [row.title for row in here if row.id == session.id]
+    assert ([], None) == await world.registry.page(cwd="/nowhere")
+    first, after = await world.registry.page(limit=1)
+    assert [session.id, old.id] == [row.id for row in first]
+    assert ([], None) == await world.registry.page(after=after)
+    monkeypatch.undo()
+    voice.end()
+    await session.idle()
+
+
+async def test_what_is_done_before_a_delete_is_done_with_the_lease_and_without_a_turn(world: World) -> None:
+    """The agent is asked to delete its own session when nobody can use it any more, and not where the delete is refused."""
+    asked: list[tuple[str, bool]] = []
+
+    async def before(_agent: str, inner: str) -> None:
+        asked.append((inner, await world.store.lease.holder(session.key) is not None))
+
+    session, voice = await world.with_agent()
+    async with World(world.root) as other:
+        with pytest.raises(SessionBusy):
+            await other.registry.delete(session.id, before)
+        other.failed.clear()
+    assert [] == asked
+    prompt(session, None, "p1")
+    await voice.prompted()
+    deleting = start(world.registry.delete(session.id, before))
+    await until(lambda: voice.cancels)
+    assert [] == asked
+    voice.end("cancelled")
+    await deleting
+    session = await closed(world)
+    await world.registry.delete(session.id, before)
+    assert [("inner-1", True)] * 2 == asked
+
+
 async def test_a_session_whose_log_was_removed_is_not_listed_any_more(world: World) -> None:
     """Whoever finds out that it is gone puts the catalog right."""
     session = await closed(world)
@@ -291,7 +359,7 @@ async def test_forking(world: World) -> None:
     voice.end()
     await editor.answered("p1")
     before = world.log(source).lines
-    fork = await world.registry.fork(source, "/else/where", ("/more",))
+    fork = await world.registry.fork(source.id, "/else/where", ("/more",))
     header = world.registry.live[fork.id].header
     assert ("/else/where", ("/more",), source.id, source.fold.leaf) == (
         header.cwd,
@@ -301,27 +369,13 @@ async def test_forking(world: World) -> None:
     )
     await load(fork, late := Editor())
     assert ["p1", "ab"] == late.texts
-    assert (before, "inner-1", "p1") == (world.log(source).lines, fork.fork_of(), fork.fold.title)
+    assert (before, "", "p1") == (world.log(source).lines, fork.fold.inner, fork.fold.title)
     attach(fork, other := Editor())
     prompt(fork, other, "p2")
     await until(lambda: len(world.agents.made) == 2 and world.agents.made[1].prompts)
     world.agents.made[1].end()
     await other.answered("p2")
     assert before == world.log(source).lines
-
-
-async def test_a_fork_of_a_source_that_moved_on(world: World) -> None:
-    """The agent's own fork would know what came after: it is not asked for one then."""
-    source, voice = await world.with_agent()
-    attach(source, editor := Editor())
-    prompt(source, editor, "p1")
-    await voice.prompted()
-    voice.end()
-    await editor.answered("p1")
-    fork = await world.registry.fork(source, "/else", ())
-    assert fork.fork_of() == "inner-1"
-    prompt(source, editor, "after the fork")
-    assert not fork.fork_of()
 
 
 async def test_a_fork_in_a_turn_ends_with_the_turn_before(world: World) -> None:
@@ -331,12 +385,12 @@ async def test_a_fork_in_a_turn_ends_with_the_turn_before(world: World) -> None:
     prompt(source, editor, "p1")
     await voice.prompted()
     with pytest.raises(RequestError, match="nothing to fork"):
-        await world.registry.fork(source, "/else", ())
+        await world.registry.fork(source.id, "/else", ())
     voice.end()
     await editor.answered("p1")
     prompt(source, editor, "p2")
     await voice.prompted(2)
-    fork = await world.registry.fork(source, "/else", ())
+    fork = await world.registry.fork(source.id, "/else", ())
     await load(fork, late := Editor())
     assert ["p1"] == late.texts
 
@@ -390,12 +444,12 @@ async def test_the_catalog_is_brought_up_to_the_log_on_request(world: World, mon
         raise StoreError("write", "the catalog", cause="no space")
 
     monkeypatch.setattr(world.store.catalog, "put", full)
-    await world.registry.refresh()
+    await world.registry.page()
     monkeypatch.undo()
     row = await world.store.catalog.get(session.id)
     assert row is not None
     assert not row.prompted
-    await world.registry.refresh()
+    await world.registry.page()
     row = await world.store.catalog.get(session.id)
     assert row is not None
     assert (True, "p1", session.fold.seq) == (row.prompted, row.title, row.seq)
@@ -416,7 +470,7 @@ async def not_known_yet(world: World) -> tuple[LiveSession, Row]:
 async def test_a_catalog_that_is_made_anew_is_waited_for(world: World) -> None:
     """At a start the catalog may not know a session yet: opening and listing wait until it does, but not for ever."""
     session, row = await not_known_yet(world)
-    opening, listing = start(world.registry.open(session.id)), start(world.registry.refresh())
+    opening, listing = start(world.registry.open(session.id)), start(world.registry.page())
     for _ in range(100):
         await asyncio.sleep(0)
     assert (False, False) == (opening.done(), listing.done())
@@ -425,7 +479,7 @@ async def test_a_catalog_that_is_made_anew_is_waited_for(world: World) -> None:
     await listing
     assert session.id == (await opening).id
     world.registry.complete.clear()
-    waiting = start(world.registry.refresh())
+    waiting = start(world.registry.page())
     await asyncio.sleep(0)
     put_forward(COMPLETE_TIMEOUT)
     async with asyncio.timeout(5):
@@ -487,11 +541,11 @@ async def test_a_fork_that_fails_leaves_nothing(world: World, monkeypatch: pytes
 
     monkeypatch.setattr(world.store.journals, "peek", broken)
     with pytest.raises(StoreError):
-        await world.registry.fork(source, "/w", ())
+        await world.registry.fork(source.id, "/w", ())
     world.failed.clear()
     assert [session.id] == list(logs.logs(world.root))
     monkeypatch.undo()
-    assert None is not await world.registry.fork(source, "/w", ())
+    assert None is not await world.registry.fork(source.id, "/w", ())
 
 
 # -- what follows a turn (acpd.saving)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from acpd import adoption
 from acpd.audience import Audience
 from acpd.errors import RequestError, StoreError
 from acpd.storage.contract import Key, Row
@@ -285,6 +286,16 @@ async def test_a_prompt_while_the_session_is_closed(house: House, monkeypatch: p
         assert ({}, {"stopReason": "end_turn"}) == (await closing, await prompting)
 
 
+async def test_a_prompt_right_behind_a_close(house: House) -> None:
+    """In the same read as well it is not hit by the close's cancel: it opens the session again."""
+    async with desk(house, house.host()) as one:
+        session = await one.new()
+        await one.prompt(session, "say one")
+        closing, prompting = start(one.ask("session/close", sessionId=session)), start(one.prompt(session, "say two"))
+        assert ({}, {"stopReason": "end_turn"}) == (await closing, await prompting)
+        assert ["one", "two"] == [text for text in one.texts if text in ("one", "two")]
+
+
 async def test_a_cancel_behind_a_prompt_that_opens_the_session(house: House) -> None:
     """It finds it, in the same read too: the agent never hears of it."""
     async with desk(house, house.host()) as one:
@@ -332,6 +343,34 @@ async def test_an_adopted_session_with_an_update_that_is_none(house: House) -> N
         assert {} == await one.load("old")
         assert {"stopReason": "end_turn"} == await one.prompt("old", "x")
         house.failed.clear()
+
+
+@pytest.mark.parametrize("error", [None, StoreError("read", "the log", cause="no such thing")])
+async def test_a_close_while_a_session_is_taken_over(
+    house: House, error: StoreError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the whole of it, whether that works or not."""
+    first, _, loaded, _ = ADOPTED
+    script = f"read x; echo '{first}'; read x; echo '{loaded}'; cat >/dev/null"
+
+    async def name(_session: object) -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(adoption, "_name", name)
+    async with desk(house, house.shell(script)) as one:
+        gate = Gate(adoption, "_name", monkeypatch)
+        loading = start(one.load("old"))
+        await gate.met.wait()
+        closing = start(one.ask("session/close", sessionId="old"))
+        await one.ask("session/list")
+        gate.open.set()
+        if error is None:
+            assert {} == await loading
+        else:
+            assert -32603 == await code(loading)
+        assert {} == await closing
+        assert {} == house.registry.live
 
 
 async def test_an_adoption_that_cannot_be_stored(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from tests.support import commands, proc, store
 from tests.support.client import Client, RpcError
-from tests.support.faults import not_executable, small_disk
+from tests.support.faults import bound_by_rights, not_executable, small_disk
 
 
 @pytest.fixture
@@ -146,9 +148,7 @@ def test_an_agent_that_is_gone_does_not_keep_a_session_from_being_loaded(tmp_pat
         hidden.rename(agent)
         assert "end_turn" == client.prompt(session, "say back")
         assert client.text(session).endswith("back")
-    assert ["say kept", "say more", "say back"] == prompts_of(store.check_store(tmp_path / "home")[session]) or (
-        ["say kept", "say back"] == prompts_of(store.log(tmp_path / "home", session))
-    )
+    assert ["say kept", "say more", "say back"] == prompts_of(store.check_store(tmp_path / "home")[session])
 
 
 def prompts_of(log: store.Log) -> list[str]:
@@ -181,22 +181,78 @@ def test_a_session_whose_cwd_is_gone_is_replayed(tmp_path: Path, mark: str) -> N
         assert "kept" in client.text(session)
         client.wait("word of the missing folder", lambda: str(cwd) in client.told(session))
         ident = client.start_prompt(session, "say more")
-        answer = client.answer(ident).message
-        assert "result" in answer or str(cwd) in answer["error"]["message"]
+        assert str(cwd) in client.answer(ident).message["error"]["message"]
         cwd.mkdir()
         assert "end_turn" == client.prompt(session, "say back")
     assert {session} == set(store.check_store(tmp_path / "home"))
 
 
-def test_a_new_session_in_a_folder_that_is_not_there_is_refused_or_works(tmp_path: Path, mark: str) -> None:
-    """session/new in a missing folder either works or names the folder; acpd goes on."""
+def test_a_new_session_in_a_folder_that_is_not_there_is_refused(tmp_path: Path, mark: str) -> None:
+    """session/new in a missing folder names the folder; acpd goes on."""
     with start(tmp_path, mark) as client:
-        answer = client.answer(client.request("session/new", {"cwd": str(tmp_path / "nowhere"), "mcpServers": []})).message
-        assert "result" in answer or str(tmp_path / "nowhere") in answer["error"]["message"]
+        error = failing(client, "session/new", {"cwd": str(tmp_path / "nowhere"), "mcpServers": []})
+        assert str(tmp_path / "nowhere") in error.message
+        assert "end_turn" == client.prompt(client.new(tmp_path), "say fine")
+
+
+def test_an_acpd_whose_own_folder_was_removed_works(tmp_path: Path, mark: str) -> None:
+    """The folder that an editor started acpd in is gone: a session in another folder works."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *commands.wrapping("good_agent")]
+    with Client(command, tmp_path / "home", mark=mark, cwd=gone) as client:
+        client.initialize()
+        assert not gone.exists()
         assert "end_turn" == client.prompt(client.new(tmp_path), "say fine")
 
 
 # The store
+
+
+def test_a_store_that_may_not_be_written_is_named_with_the_next_step(tmp_path: Path, mark: str) -> None:
+    """Without the right to write: session/new names the folder and what to check; with it, the same acpd works."""
+    data = tmp_path / "mine"
+    data.mkdir(mode=0o500)
+    command = bound_by_rights(commands.wrapping("good_agent"))
+    with start(tmp_path, mark, command, ACPD_STORAGE_PATH=str(data / "store")) as client:
+        error = failing(client, "session/new", {"cwd": str(tmp_path), "mcpServers": []})
+        assert str(data) in error.message
+        assert "Permission denied" in error.message
+        assert "rights" in error.message
+        data.chmod(0o700)
+        assert "end_turn" == client.prompt(client.new(tmp_path), "say fine")
+
+
+def test_a_log_without_the_right_to_read_it_harms_only_its_session(tmp_path: Path, mark: str) -> None:
+    """Loading it is an error that names it and what to check; others work; with the right back nothing is lost."""
+    command = bound_by_rights(commands.wrapping("good_agent"))
+    with start(tmp_path, mark, command) as client:
+        one, two = client.new(tmp_path), client.new(tmp_path)
+        for session in (one, two):
+            assert "end_turn" == client.prompt(session, "say kept")
+    path = store.log(tmp_path / "home", one).path
+    path.chmod(0)
+    with start(tmp_path, mark, command) as client:
+        error = failing(client, "session/load", {"sessionId": one, "cwd": str(tmp_path), "mcpServers": []})
+        for word in (one, "Permission denied", "rights"):
+            assert word in error.message
+        client.load(two, tmp_path)
+        assert "end_turn" == client.prompt(two, "say more")
+        path.chmod(0o600)
+        client.load(one, tmp_path)
+        assert "kept" in client.text(one)
+
+
+def test_a_config_file_without_the_right_to_read_it_is_named(tmp_path: Path) -> None:
+    """The message names the file and the cause."""
+    path = write_config(tmp_path, "")
+    path.chmod(0)
+    command = bound_by_rights(commands.acpd())
+    with Client(command, tmp_path / "stderr", env={"ACPD_HOME": str(tmp_path / "home")}) as client:
+        client.close_stdin()
+        assert 0 != client.wait_exit()
+    assert str(path) in client.stderr()
+    assert "Permission denied" in client.stderr()
 
 
 def test_a_store_that_is_no_folder_is_named(tmp_path: Path) -> None:
@@ -217,6 +273,7 @@ def test_a_store_below_a_file_is_named(tmp_path: Path) -> None:
         tmp_path, ["run", "--", sys.executable, str(commands.AGENTS / "good_agent.py")], ACPD_STORAGE_PATH=str(path)
     )
     assert str(path) in said or str(path.parent) in said
+    assert "[storage] path" in said
     assert "mine" == (tmp_path / "file").read_text()
 
 
@@ -239,6 +296,25 @@ def test_a_log_that_cannot_be_read_harms_only_its_session(tmp_path: Path, mark: 
     with start(tmp_path, mark) as client:
         client.load(one, tmp_path)
         assert "kept" in client.text(one)
+
+
+def test_a_pipe_in_the_place_of_a_log_is_not_waited_for(tmp_path: Path, mark: str) -> None:
+    """A load of it, and `acpd show`, are told that it is no file."""
+    with start(tmp_path, mark) as client:
+        session = client.new(tmp_path)
+        assert "end_turn" == client.prompt(session, "say kept")
+    path = store.log(tmp_path / "home", session).path
+    path.unlink()
+    os.mkfifo(path)
+    with start(tmp_path, mark) as client:
+        error = failing(client, "session/load", {"sessionId": session, "cwd": str(tmp_path), "mcpServers": []})
+        assert session in error.message
+        assert "no file" in error.message
+    shown = subprocess.run(
+        commands.acpd("show", session), env={**os.environ, "ACPD_HOME": str(tmp_path / "home")}, capture_output=True, timeout=30
+    )
+    assert 1 == shown.returncode
+    assert b"no file" in shown.stderr
 
 
 def test_a_session_that_is_open_elsewhere_says_where(tmp_path: Path, mark: str) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ from tests.support.client import Client
 from tests.support.paths import ROOT
 
 Json = dict[str, Any]
+Requests = dict[Any, tuple[str, Json]]
+Talk = Callable[[Client, Path], object]
+GOOD = [sys.executable, str(commands.AGENTS / "good_agent.py")]
+SCRIPTED = [sys.executable, str(ROOT / "tests" / "support" / "agent.py")]
 
 
 class File:
@@ -44,7 +49,8 @@ class Judge:
         self.named: set[str] = set()
         """Files whose folder was synced after they were made or renamed."""
         self.broken: list[str] = []
-        self.answers = 0
+        self.methods: Counter[str] = Counter()
+        """How often each was answered; with `!`: by an error."""
         self.updates = 0
         self.prompts = 0
 
@@ -78,8 +84,8 @@ class Judge:
                 self._update(message["params"])
             elif message.get("method") == "session/prompt":
                 self._prompt(message["params"])
-            elif "method" not in message and "result" in message and message["id"] in self._sent:
-                self._answer(*self._sent[message["id"]], message["result"])
+            elif "method" not in message and message.get("id") in self._sent:
+                self._answer(*self._sent[message["id"]], message)
 
     def _update(self, params: Json) -> None:
         """An update names a line that is written."""
@@ -102,11 +108,12 @@ class Judge:
                 return
         self.broken.append(f"the agent got {text!r}, which is not written")
 
-    def _answer(self, method: str, params: Json, result: Json) -> None:
-        session = str(result.get("sessionId") or params.get("sessionId") or "")
-        if not session:
+    def _answer(self, method: str, params: Json, message: Json) -> None:
+        """A result; of a prompt an error as well, for then too the turn has an end."""
+        session = str(message.get("result", {}).get("sessionId") or params.get("sessionId") or "")
+        if not session or ("error" in message and method != "session/prompt"):
             return
-        self.answers += 1
+        self.methods[method + "!" * ("error" in message)] += 1
         path, log = self._log(session)
         if method == "session/prompt":
             prompt = log.end_of(json.dumps(params["prompt"][0]["text"]).encode())
@@ -114,6 +121,9 @@ class Judge:
             end = log.text.find(b"\n", at) + 1 if at >= 0 else -1
         elif method in {"session/new", "session/fork"}:
             end = log.end_of(b'"type":"session"')
+        elif method in {"session/set_mode", "session/set_config_option"}:
+            value = b":" + json.dumps(params.get("modeId") or params["value"]).encode()
+            end = len(log.text) if value in log.text[max(0, log.text.rfind(b'"type":"config"')) :] else -1
         else:
             end = len(log.text)
         self._require(path, end, f"the answer to {method}")
@@ -133,14 +143,22 @@ class Judge:
         return "", File()
 
 
-def record(tmp: Path, mark: str, *, bug: str = "", **env: str) -> tuple[Path, dict[Any, tuple[str, Json]]]:
-    """A conversation with every kind of answer; gives the record and the requests by id."""
+def record(tmp: Path, mark: str, agent: list[str], talk: Talk, *, bug: str = "", **env: str) -> tuple[Path, Requests]:
+    """What happens while acpd has this conversation: the record, and the requests by id."""
     order = tmp / "order"
     plant = ["--plant", bug] if bug else []
-    agent = [sys.executable, str(commands.AGENTS / "good_agent.py")]
     command = [sys.executable, "-m", "tests.support.recording", str(order), *plant, "--", "run", "--", *agent]
     client = Client(command, tmp / "home", mark=mark, cwd=ROOT, env=env, check=False)
     client.initialize()
+    talk(client, tmp)
+    client.close_stdin()
+    client.wait_exit()
+    client.stop()
+    return order, {sent.id: (sent.method, sent.params) for sent in client.sent}
+
+
+def turns(client: Client, tmp: Path) -> tuple[str, str]:
+    """Two sessions at once: chunks, tool calls, a permission, a cancelled turn."""
     one, two = client.new(tmp), client.new(tmp)
     for turn in range(3):
         ident = client.start_prompt(one, f"chunks {20 + turn}")
@@ -151,16 +169,29 @@ def record(tmp: Path, mark: str, *, bug: str = "", **env: str) -> tuple[Path, di
     client.wait_update("agent_message_chunk", len(client.updates("agent_message_chunk")) + 3)
     client.notify("session/cancel", {"sessionId": one})
     client.result(ident)
-    if not bug:  # what reads a log again finds nothing where writes come late
-        fork = client.call("session/fork", {"sessionId": one, "cwd": str(tmp), "mcpServers": []})["sessionId"]
-        client.prompt(fork, "say forked")
-        client.call("session/close", {"sessionId": two})
-        client.load(two, tmp)
-        client.prompt(two, "say loaded")
-    client.close_stdin()
-    client.wait_exit()
-    client.stop()
-    return order, {sent.id: (sent.method, sent.params) for sent in client.sent}
+    return one, two
+
+
+def lives(client: Client, tmp: Path) -> None:
+    """The same, then a fork, and a session that is closed and loaded."""
+    one, two = turns(client, tmp)
+    fork = client.call("session/fork", {"sessionId": one, "cwd": str(tmp), "mcpServers": []})["sessionId"]
+    client.prompt(fork, "say forked")
+    client.call("session/close", {"sessionId": two})
+    client.load(two, tmp)
+    client.prompt(two, "say loaded")
+
+
+def settings_and_failures(client: Client, tmp: Path) -> None:
+    """What is set between turns; turns that end with an error; a session that is resumed, by an agent that must be started."""
+    session = client.new(tmp)
+    for mode, model in (("code", "large"), ("ask", "small")):
+        client.call("session/set_mode", {"sessionId": session, "modeId": mode})
+        client.call("session/set_config_option", {"sessionId": session, "configId": "model", "value": model})
+        for number, verb in enumerate(("fail -32000 no", "die 7", "say fine")):
+            client.answer(client.start_prompt(session, f"{verb}\nnote {mode} {number}"))
+        client.call("session/close", {"sessionId": session})
+        client.call("session/resume", {"sessionId": session, "cwd": str(tmp), "mcpServers": []})
 
 
 @pytest.fixture
@@ -170,31 +201,43 @@ def mark() -> Iterator[str]:
     proc.kill_marked(made)
 
 
-def judged(tmp: Path, mark: str, *, power: bool, bug: str = "", **env: str) -> Judge:
-    order, sent = record(tmp, mark, bug=bug, **env)
-    judge = Judge(sent, power=power)
-    judge.run(order)
-    assert judge.answers >= (9 if bug else 14)
-    assert judge.updates >= 50
-    assert judge.prompts >= (8 if bug else 10)
-    return judge
-
-
 @pytest.mark.parametrize("backend", commands.backends())
 def test_what_is_answered_is_on_disk_and_what_is_shown_is_written(backend: str, tmp_path: Path, mark: str) -> None:
     """An fdatasync that covers its lines returned before each answer was written; each update's line was written before it."""
-    judge = judged(tmp_path, mark, power=True, ACPD_STORAGE_BACKEND=backend)
+    order, sent = record(tmp_path, mark, GOOD, lives, ACPD_STORAGE_BACKEND=backend)
+    judge = Judge(sent, power=True)
+    judge.run(order)
     assert [] == judge.broken
+    assert (14, 10) <= (judge.methods.total(), judge.prompts)
+    assert judge.updates >= 50
     store.check_store(tmp_path / "home")
+
+
+def test_settings_and_errors_are_on_disk_before_they_are_answered(tmp_path: Path, mark: str) -> None:
+    """A mode, an option, a resume and a turn that failed are promised by their answers like any other."""
+    order, sent = record(tmp_path, mark, SCRIPTED, settings_and_failures)
+    judge = Judge(sent, power=True)
+    judge.run(order)
+    assert [] == judge.broken
+    twice = ("session/set_mode", "session/set_config_option", "session/resume", "session/close", "session/prompt")
+    assert {"session/new": 1, **dict.fromkeys(twice, 2), "session/prompt!": 4} == dict(judge.methods)
 
 
 def test_without_syncs_what_is_shown_and_answered_is_written(tmp_path: Path, mark: str) -> None:
     """With `sync = "process"` everything is in the kernel before it is said."""
-    assert [] == judged(tmp_path, mark, power=False, ACPD_STORAGE_SYNC="process").broken
+    order, sent = record(tmp_path, mark, GOOD, lives, ACPD_STORAGE_SYNC="process")
+    judge = Judge(sent, power=False)
+    judge.run(order)
+    assert [] == judge.broken
 
 
-@pytest.mark.parametrize(("bug", "words"), [("unsynced", "synced bytes"), ("unwritten", "written")])
+@pytest.mark.parametrize(
+    ("bug", "words"), [("unsynced", "synced bytes"), ("unwritten", "written"), ("unsettled", "session/set_mode left")]
+)
 def test_the_judge_sees_a_planted_bug(bug: str, words: str, tmp_path: Path, mark: str) -> None:
-    """A journal that claims to have synced, or that writes late, is found out."""
-    broken = judged(tmp_path, mark, power=True, bug=bug).broken
-    assert any(words in problem for problem in broken), broken[:5]
+    """A journal that claims to have synced, one that writes late, a setting that is answered at once: each is found out."""
+    agent, talk = (SCRIPTED, settings_and_failures) if bug == "unsettled" else (GOOD, turns)
+    order, sent = record(tmp_path, mark, agent, talk, bug=bug)
+    judge = Judge(sent, power=True)
+    judge.run(order)
+    assert any(words in problem for problem in judge.broken), judge.broken[:5]

@@ -21,11 +21,14 @@ def test_two_acpds_on_one_store_keep_apart_what_is_theirs(play: Stage) -> None:
     mine, yours = one.new(play.cwd), two.new(play.cwd)
     one.prompt(mine, "say mine")
     two.prompt(yours, "say yours")
-    for method in ("session/load", "session/resume", "session/prompt", "session/delete", "session/fork"):
-        params = {**prompt_params(mine, "say stolen"), "cwd": str(play.cwd), "mcpServers": []}
+    for method in ("session/load", "session/resume", "session/prompt", "session/delete", "_acpd/branch"):
+        params = {**prompt_params(mine, "say stolen"), "cwd": str(play.cwd), "mcpServers": [], "entry": "x"}
         error = failing(two, method, params)
         assert f"pid {one.pid}" in error.message, method
     until("both in the list", lambda: {mine, yours} == {row["sessionId"] for row in two.call("session/list", {})["sessions"]})
+    fork = two.call("session/fork", {"sessionId": mine, "cwd": str(play.cwd), "mcpServers": []})["sessionId"]
+    two.load(fork, play.cwd)
+    assert "mine" == two.text(fork), "which only reads"
     assert "end_turn" == one.prompt(mine, "say on")
     one.call("session/close", {"sessionId": mine})
     two.load(mine, play.cwd)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import store
+from tests.support.client import Client
 from tests.support.scripted import Stage
 
 SCRIPT = "say one\ntool x\nthink two\nsay three"
@@ -38,10 +39,7 @@ def test_a_torn_tail_is_cut_off_and_kept_aside(cut: int, play: Stage) -> None:
         client.load(session, play.cwd)
         assert "one" in client.text(session)
         assert "end_turn" == client.prompt(session, f"say more {turn}")
-        client.close_stdin()
-        assert 0 == client.wait_exit()
-        client.stop()
-        client.assert_clean()
+        end(client)
     log = store.log(play.home, session)
     assert path.read_bytes().startswith(whole[: whole.rfind(b"\n", 0, len(whole) - cut) + 1])
     assert ["say more 0", "say more 1"] == [entry["prompt"][0]["text"] for entry in log.of("prompt")[-2:]]
@@ -79,6 +77,36 @@ def twice(raw: bytes) -> bytes:
     return b"\n".join([*lines[: at + 1], lines[at], *lines[at + 1 :]])
 
 
+@pytest.mark.parametrize("count", [1, 2, 4, 0])
+def test_lines_that_stand_twice_cost_nothing(count: int, play: Stage) -> None:
+    """The last lines, or (0) all of them, were doubled: what is said next is shown after a restart, and in a fork."""
+    session, path = made(play)
+    lines = path.read_bytes().splitlines(keepends=True)
+    with path.open("ab") as file:
+        file.write(b"".join(lines[-count:]))
+    client = play.start()
+    client.load(session, play.cwd)
+    before = client.text(session)
+    assert 1 == before.count("three")
+    assert "end_turn" == client.prompt(session, "say after")
+    end(client)
+    client = play.start()
+    client.load(session, play.cwd)
+    assert before + "after" == client.text(session)
+    fork = client.call("session/fork", {"sessionId": session, "cwd": str(play.cwd), "mcpServers": []})["sessionId"]
+    client.load(fork, play.cwd)
+    assert before + "after" == client.text(fork)
+    end(client)
+
+
+def end(client: Client) -> None:
+    """Of a client whose store is not whole."""
+    client.close_stdin()
+    assert 0 == client.wait_exit()
+    client.stop()
+    client.assert_clean()
+
+
 @pytest.mark.parametrize("damage", [nuls, bad_line, half_line, wild_type, bad_utf8, twice], ids=lambda f: f.__name__)
 def test_damage_in_the_middle_costs_only_what_it_hit(damage: Callable[[bytes], bytes], play: Stage) -> None:
     """What is before and behind it is shown, the file is not rewritten, the session goes on."""
@@ -90,10 +118,7 @@ def test_damage_in_the_middle_costs_only_what_it_hit(damage: Callable[[bytes], b
     assert "three" in client.text(session)
     assert "four" in client.text(session)
     assert "end_turn" == client.prompt(session, "say more")
-    client.close_stdin()
-    assert 0 == client.wait_exit()
-    client.stop()
-    client.assert_clean()
+    end(client)
     assert path.read_bytes().startswith(broken)
     assert b'"text":"more"' in path.read_bytes()
 

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.acpd import run
 from tests.support import fold, proc, store
 from tests.support.client import Client, Json
-from tests.support.scripted import Stage, after, failing, prompt_params
+from tests.support.scripted import Stage, after, failing, prompt_params, until
 
 METHODS_OF_A_SESSION = ["load", "resume", "fork", "prompt", "set_mode", "set_config_option"]
 
@@ -137,6 +137,7 @@ def test_no_line_of_the_replay_comes_behind_the_answer_and_none_twice(play: Stag
         texts.append([line.raw for line in client.lines[seen:] if line.kind])
         assert client.answer(ident).number == seen + len(texts[-1])
     assert texts[0] == texts[1]
+    until("the agent", lambda: 2 == len(store.log(play.home, session, torn=True).of("link")))
     size = os.path.getsize(store.log(play.home, session).path)
     client.load(session, play.cwd)
     assert os.path.getsize(store.log(play.home, session).path) == size

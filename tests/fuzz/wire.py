@@ -106,7 +106,10 @@ def from_agent(rng: random.Random, home: Path, seconds: float) -> int:
             assert "result" in answer or "exit code 7" in answer["error"]["message"], f"seed {seed}: {answer}"
             assert 1 == len(client.answers(ident)), f"seed {seed}"
             if prompts % 20 == 0:
-                client.load(session, home)
+                client.load(session, home, within=60)
+            if prompts % 200 == 0:  # else a load soon takes longer to check than its deadline
+                client.call("session/close", {"sessionId": session})
+                session = client.new(home)
             assert [] == client.violations, f"seed {seed}: {client.violations[:3]}"
         client.close_stdin()
         client.wait_exit(60)

@@ -1,4 +1,4 @@
-"""What a model would be given: context lines, and the text that primes a new agent with them."""
+"""What a model would be given: context lines."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import Raw
 
 from acpd.storage import context
-from acpd.storage.context import HEAD, Context, Line, Message, Summary, prime, text_block
+from acpd.storage.context import Context
+from acpd.storage.primer import prime
 from acpd.wire.lines import Stored
 from tests.storage.history import Log, content, text
 from tests.storage.test_replay import history, turns
@@ -207,80 +206,6 @@ def test_turn_by_turn_is_all_at_once(parts: Any, window: int) -> None:
     assert made == [line["toolCallId"] for line in lines if line.get("role") == "tool"]
 
 
-# Priming
-
-
-def message(number: int, said: str = "", **more: Any) -> Message:
-    role = more.pop("role", "user" if number % 2 == 0 else "assistant")
-    return Message(id=f"m{number}", role=role, content=[text_block(said)] if said else [], **more)
-
-
-def pair(number: int, result: str = "R") -> list[Message]:
-    call = context.Call(f"c{number}", f"T{number}", rawInput=Raw(b'{"a":1}'))
-    return [
-        message(number, role="assistant", toolCalls=[call]),
-        Message(id=f"r{number}", role="tool", content=[text_block(result)], toolCallId=f"c{number}"),
-    ]
-
-
-def test_primer_tells_all() -> None:
-    """Messages are told oldest first, a call with its input and result in one piece, decoded or as they stand in the file."""
-    lines: list[Line] = [message(0, "hello"), message(1, "hi"), *pair(2)]
-    expected = f'{HEAD}\n\nUser: hello\n\nAssistant: hi\n\nTool call: T2 {{"a":1}}\nResult: R'
-    assert prime(lines, 10_000) == expected
-    assert prime([msgspec.json.encode(line) for line in lines], 10_000) == expected
-    assert prime([], 10_000) == ""
-
-
-def test_primer_names_what_is_missing() -> None:
-    """Within the bound the newest stand, and a notice says how many messages are missing before them."""
-    got = prime([message(number, f"<{number}>" * 20) for number in range(100)], len(HEAD) + 500)
-    assert "<99>" in got
-    assert "<0>" not in got
-    kept = got.count("User: ") + got.count("Assistant: ")
-    assert f"[{100 - kept} earlier messages are left out here]" in got
-    assert len(got) <= len(HEAD) + 500
-
-
-def test_primer_keeps_pairs_whole() -> None:
-    """A call is told with its result or not at all, and a result without its call never."""
-    orphan = Message(id="r", role="tool", content=[text_block("orphan")], toolCallId="gone")
-    for budget in range(len(HEAD), len(HEAD) + 900, 7):
-        got = prime([orphan, *pair(1, "x" * 30), *pair(2, "y" * 500), *pair(3)], budget)
-        assert got.count("Tool call: ") == got.count("Result: ")
-        assert "orphan" not in got
-
-
-def test_summary_stands_for_what_it_covers() -> None:
-    """Before the lines that are kept the summary is told; what it covers is neither told nor counted as missing."""
-    lines: list[Line] = [
-        message(0, "u1"),
-        message(1, "a1"),
-        message(2, "u2"),
-        Summary(id="k", text="sum", upTo="m1"),
-        message(3, "a2"),
-    ]
-    assert prime(lines, 10_000) == f"{HEAD}\n\nSummary of what came before: sum\n\nUser: u2\n\nAssistant: a2"
-    lines[3] = Summary(id="k", text="sum", upTo="unknown")
-    assert "u2" not in prime(lines, 10_000)
-
-
-def test_long_parts_are_clipped() -> None:
-    """One long message does not push all others out: its middle is left out, with a word about it."""
-    got = prime([message(0, "first"), message(1, "A" + "x" * 50_000 + "Z")], 5_000)
-    assert "first" in got
-    assert "characters left out ...]" in got
-    assert got.endswith("Z")
-    assert len(got) <= 5_000
-
-
-@settings(max_examples=100, deadline=None)
-@given(turns, st.integers(-5, 3_000))
-def test_primer_keeps_its_bound(parts: Any, budget: int) -> None:
-    """Whatever the context, the primer has at most the characters it may have."""
-    assert len(prime(context_lines(history(parts).path()).splitlines(), budget)) <= max(budget, 0)
-
-
 # The corpus: session trees of another program, turned into lines of ours
 
 
@@ -345,7 +270,7 @@ def test_corpus(name: str) -> None:
 
 def test_corpus_compaction_cut_inside_a_batch() -> None:
     """Where a compaction was cut inside a batch of calls, no result without its call goes to the model."""
-    got = prime(context_lines(converted("23_cut_in_batch").path()).splitlines(), 10_000)
+    got = prime(context_lines(converted("23_cut_in_batch").path()).splitlines(), 10_000).text
     assert got.count("Tool call: ") == got.count("Result: ")
     assert got.index("Summary of") < got.index("User: u2") < got.index("Assistant: a2")
 

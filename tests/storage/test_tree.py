@@ -88,6 +88,22 @@ def test_a_second_entry_with_one_id_gets_an_inner_id() -> None:
     assert [(4, "duplicate-id"), (5, "duplicate-id")] == kinds(tree)
 
 
+@pytest.mark.parametrize("count", range(1, 6))
+def test_a_line_that_stands_twice_moves_nothing(count: int) -> None:
+    """Lines that a copy program or an editor doubled at the end: the path stays, and what is appended continues it."""
+    lines = [*chain(3), fact("config", "f", 4, AT, b""), entry("turn", "t", "e2", 5, AT, b"")]
+    doubled = tree_of(*lines, *lines[-count:], update("n", "t", 6), update("m", "n", 7))
+    assert (["e0", "e1", "e2", "t", "n", "m"], "m") == (names(doubled), doubled.leaf)
+    _, fold, _ = load(read_lines(b"".join([HEADER, *lines, *lines[-count:]])))
+    assert ("t", 5) == (fold.leaf, fold.seq)
+
+
+def test_a_seq_may_be_any_number() -> None:
+    """In an edited log: too big for any integer of a machine, or the same for all."""
+    tree = tree_of(update("a", None, 1 << 70), update("b", "a", 1 << 70), update("a", "b", 5), update("a", None, 1 << 70))
+    assert (["a", "b", "a#2"], ["a", "b", "a#2", "a#3"]) == (names(tree), tree.ids)
+
+
 def test_unknown_types_are_links_of_the_chain() -> None:
     """An entry of a type that nobody knows is part of the path."""
     tree = tree_of(*chain(1), entry("hologram", "h", "e0", 2, AT, b',"x":[1]'), update("y", "h", 3))

@@ -55,6 +55,11 @@ def small_disk(path: Path, size: int = 8 << 20) -> Generator[Disk]:
             subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
+def bound_by_rights(command: list[str]) -> list[str]:
+    """The command so that the rights of files bind it, for root as well."""
+    return ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", *command] if os.geteuid() == 0 else command
+
+
 def log_bytes(home: Path) -> int:
     """Bytes of all logs below this folder."""
     return sum(path.stat().st_size for path in home.rglob("*.log.jsonl"))

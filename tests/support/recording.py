@@ -10,7 +10,7 @@ order of writes, syncs and sends is known. One JSON object a line is written to 
     {"do": "send", "text"}            bytes are about to leave: to the client or to an agent
 
 `--plant unsynced`: the journal says that all is on disk already. `--plant unwritten`: a flush is put off until the
-loop's next round. Both are bugs that the test of the test must see.
+loop's next round. `--plant unsettled`: nobody waits for the sync of a session. The test of the test must see them all.
 """
 
 from __future__ import annotations
@@ -96,6 +96,14 @@ def record_streams() -> None:
 
 def plant(bug: str) -> None:
     """Break the promise that the test is about."""
+    if bug == "unsettled":
+        from acpd.scribe import Scribe
+
+        async def settled(self: Any) -> None:
+            return
+
+        Scribe.settled = settled  # type: ignore[method-assign]
+        return
     from acpd.storage.contract import Journal
     from acpd_backends import jsonl
 
