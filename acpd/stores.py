@@ -17,6 +17,7 @@ GROUP = "acpd.backends"
 """Entry points of third parties: name -> function(root: Path, *, user, sync) -> Backend."""
 BACKENDS = ("workspace", "json", "sqlite")
 _STORES = "acpd_backends.stores:open_store"
+MIGRATION = "acpd_backends.migration:Migration"
 
 
 def resolve(name: str) -> Any:

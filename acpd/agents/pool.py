@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -154,7 +155,11 @@ class AgentPool:
     def _unwanted(self, link: str, starting: asyncio.Future[tuple[process.Pipes, str]]) -> None:
         """Whoever wanted this agent was cancelled before it was there."""
         if not starting.cancelled() and starting.exception() is None:
-            self._in_thread(self._end, link, starting.result()[0])
+            pipes = starting.result()[0]
+            try:
+                self._in_thread(self._end, link, pipes)
+            except RuntimeError:  # the loop is ending and takes no more work; the process waits for a thread of its own
+                threading.Thread(target=self._end, args=(link, pipes), name=f"end:{link}").start()
 
     def _gone(self, link: AgentLink) -> None:
         self.links.pop(link.id, None)

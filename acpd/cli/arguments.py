@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any, NoReturn
 
 from acpd.config import Flags
@@ -11,8 +12,8 @@ from acpd.errors import ConfigError
 EPILOG = """\
 With stdin a pipe, acpd is an ACP agent for the editor that started it; on a terminal it shows this text.
 
-Exit codes: 0 done; 1 it failed (no such session, unreadable store, agent not found); 2 the command line or the
-configuration is wrong. An error is one line on stderr and ends with the next step.
+Exit codes: 0 done; 1 it failed (no such session, unreadable store, agent not found), or fsck found something; 2 the
+command line or the configuration is wrong. An error is one line on stderr and ends with the next step.
 """
 
 
@@ -34,6 +35,17 @@ def _number(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
     return int(text)
+
+
+def _age(text: str) -> int:
+    """Seconds."""
+    match = re.fullmatch(r"([0-9]{1,6})([hdw])", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no age; 12h, 30d, 8w are")
+    seconds = int(match[1]) * {"h": 3600, "d": 86_400, "w": 604_800}[match[2]]
+    if not seconds:
+        raise argparse.ArgumentTypeError(f"{text!r} would be every session; 'acpd rm' removes single ones")
+    return seconds
 
 
 def common() -> Parser:
@@ -102,6 +114,7 @@ def _add_commands(top: Parser, shared: Parser) -> None:
     for command in (show, tree):
         command.add_argument("id", metavar="ID", help="a session's id, or the beginning of one")
 
+    _add_care(commands, shared)
     _add_changes(commands, shared)
     paths = commands.add_parser("paths", parents=[shared], help="show where things are")
     logs = commands.add_parser("logs", parents=[shared], help="show what agents wrote to stderr")
@@ -111,3 +124,26 @@ def _add_commands(top: Parser, shared: Parser) -> None:
     for command in (ls, tree, paths, config):
         command.add_argument("--json", action="store_true", help="one JSON value on stdout")
     show.add_argument("--json", action="store_true", help="one entry of the log on each line, as it is stored")
+
+
+def _add_care(commands: Any, shared: Parser) -> None:
+    """The commands that look after a store."""
+    fsck = commands.add_parser("fsck", parents=[shared], help="look for damage, and repair it")
+    fsck.add_argument("id", metavar="ID", nargs="?", help="only this session")
+    fsck.add_argument("--repair", action="store_true", help="write repaired copies, keep the originals")
+    rm = commands.add_parser("rm", parents=[shared], help="remove sessions, with all that is theirs")
+    rm.add_argument("ids", metavar="ID", nargs="+", help="a session's id, or the beginning of one")
+    rm.add_argument("--yes", action="store_true", help="do not ask")
+    gc = commands.add_parser("gc", parents=[shared], help="remove what nobody needs; sessions only if told so")
+    gc.add_argument("--older-than", type=_age, metavar="AGE", help="sessions too whose last event is older: 12h, 30d, 8w")
+    gc.add_argument("--aside", action="store_true", help="also what was put aside: torn lines, damaged originals")
+    gc.add_argument("--dry-run", action="store_true", help="only say what would go")
+    cwd = commands.add_parser("cwd", parents=[shared], help="say where a project has moved to")
+    cwd.add_argument("old", metavar="OLD", help="the folder in which it was")
+    cwd.add_argument("new", metavar="NEW", help="the folder in which it is now")
+    cwd.add_argument("--dry-run", action="store_true", help="only say which sessions it would concern")
+    migrate = commands.add_parser("migrate", parents=[shared], help="copy everything to another backend")
+    migrate.add_argument("--to", metavar="BACKEND", required=True, help="workspace, json or sqlite")
+    migrate.add_argument("--dry-run", action="store_true", help="only say what it would do, and whether it can")
+    for command in (fsck, gc):
+        command.add_argument("--json", action="store_true", help="one JSON value on stdout")

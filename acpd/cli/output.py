@@ -78,6 +78,15 @@ def note(text: str) -> None:
         sys.stderr.write(escaped(text) + "\n")
 
 
+def ask(question: str) -> bool:
+    """Whether the person at the terminal says yes; yes at once where there is no terminal to ask at."""
+    if sys.stdin is None or not sys.stdin.isatty() or not sys.stderr.isatty():
+        return True
+    sys.stderr.write(f"{escaped(one_line(question))} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
 def give_up_stdout() -> None:
     """After a broken pipe: let the interpreter's last flush go nowhere instead of failing."""
     sink = os.open(os.devnull, os.O_WRONLY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from acpd.cli import output
 from acpd.cli.call import Call
@@ -15,6 +15,7 @@ from acpd.errors import AcpdError, ConfigError
 if TYPE_CHECKING:
     from argparse import Namespace
 
+T = TypeVar("T")
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -85,7 +86,7 @@ def _command(values: Namespace, flags: Flags, env: Mapping[str, str]) -> int:
     try:
         output.tell_encoding()
         out = output.Output()
-        _tell(out, values, flags, env)
+        code = _tell(out, values, flags, env)
         out.flush()
     except BrokenPipeError:
         raise
@@ -93,10 +94,11 @@ def _command(values: Namespace, flags: Flags, env: Mapping[str, str]) -> int:
         output.give_up_stdout()
         what = error.filename or ("the current folder" if error.errno == errno.ENOENT else "stdout")
         raise AcpdError(f"{what}: {error.strerror or error}") from None
-    return DONE
+    return code or DONE
 
 
-def _tell(out: output.Output, values: Namespace, flags: Flags, env: Mapping[str, str]) -> None:
+def _tell(out: output.Output, values: Namespace, flags: Flags, env: Mapping[str, str]) -> int | None:
+    """The exit code, None: all is well."""
     if values.version:
         from acpd import __version__
 
@@ -107,11 +109,12 @@ def _tell(out: output.Output, values: Namespace, flags: Flags, env: Mapping[str,
         out.say(parser().format_help().rstrip())
     else:
         paths = Paths.find(env)
-        _offline(Call(out, Config.load(paths, env, flags), paths, env, values))
+        return _offline(Call(out, Config.load(paths, env, flags), paths, env, values))
+    return None
 
 
-def _offline(call: Call) -> None:
-    """The commands that start nothing. Those that read take no lease."""
+def _offline(call: Call) -> int | None:
+    """The commands that read: they take no lease and start nothing."""
     match call.values.command:
         case "paths":
             from acpd.cli import settings
@@ -137,13 +140,41 @@ def _offline(call: Call) -> None:
             from acpd.cli import changing
 
             _wait(getattr(changing, call.values.command)(call))
-        case _:
+        case "logs":
             from acpd.cli import logs
 
             logs.logs(call)
+        case _:
+            return _care(call)
+    return None
 
 
-def _wait(work: Coroutine[None, None, None]) -> None:
+def _care(call: Call) -> int | None:
+    """The commands that look after a store: the exit code."""
+    match call.values.command:
+        case "fsck":
+            from acpd.cli import checking
+
+            return _wait(checking.fsck(call))
+        case "rm":
+            from acpd.cli import removing
+
+            return _wait(removing.rm(call))
+        case "gc":
+            from acpd.cli import removing
+
+            return _wait(removing.gc(call))
+        case "cwd":
+            from acpd.cli import moving
+
+            return _wait(moving.cwd(call))
+        case _:
+            from acpd.cli import migrating
+
+            return _wait(migrating.migrate(call))
+
+
+def _wait(work: Coroutine[None, None, T]) -> T:
     import asyncio
 
-    asyncio.run(work)
+    return asyncio.run(work)

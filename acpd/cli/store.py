@@ -19,11 +19,11 @@ def exists(config: Config) -> bool:
 
 
 @asynccontextmanager
-async def opened(config: Config) -> AsyncGenerator[Store, None]:
-    """The configured store, its catalog up to date. Raises StoreError."""
+async def opened(config: Config, *, recover: bool = True) -> AsyncGenerator[Store, None]:
+    """The configured store, its catalog up to date, or (`recover` False) as it lies there. Raises StoreError."""
     store = open_store(config)
     try:
-        behind = await _bring_up_to_date(store)
+        behind = await _bring_up_to_date(store) if recover else None
         yield store
         if behind is not None:  # only now: a command that failed has said its own line
             output.complain(f"the catalog may be behind: {behind}")

@@ -14,7 +14,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
@@ -22,6 +22,9 @@ from acpd.errors import SessionNotFound, StoreError
 from acpd.storage.fold import Fold
 from acpd.storage.tree import SessionTree
 from acpd.wire.lines import Header, Stored
+
+if TYPE_CHECKING:
+    from acpd.storage.upkeep import Upkeep
 
 
 class Key(Struct, frozen=True):
@@ -114,13 +117,19 @@ class Journal(ABC):
 class Journals(ABC):
     """The logs of one store."""
 
+    @property
+    def upkeep(self) -> Upkeep | None:
+        """The care of their files, where they are files."""
+        return None
+
     @abstractmethod
     async def create(self, key: Key, header: Header, /) -> Journal:
         """A new log with its header appended, not yet flushed. Raises StoreError if there is one already."""
 
     @abstractmethod
     async def open(self, key: Key, /) -> Journal:
-        """Open for appending. A torn last line is cut off and kept beside the log.
+        """Open for appending. A torn last line is cut off and kept beside the log. The header says where the project is
+        now (`fold.moved`), here and in `peek`.
 
         Raises SessionNotFound; SessionReadOnly for a newer version or a file without a usable header.
         """

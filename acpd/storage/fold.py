@@ -10,8 +10,9 @@ but for labels and open asks.
 from __future__ import annotations
 
 from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
-from acpd.wire.lines import Stored
+from acpd.wire.lines import Header, Stored
 
 
 class Fold:
@@ -28,6 +29,8 @@ class Fold:
         "commands",
         "config",
         "created_at",
+        "cwd",
+        "folder",
         "info",
         "inner",
         "labels",
@@ -57,6 +60,8 @@ class Fold:
         self.branched = False
         """Whether the path to the leaf is not simply every entry of the file in order."""
         self.title = ""
+        self.cwd = self.folder = ""
+        """Where the project is now, if it has moved since the header was written: see `moved`."""
         self.config: Stored | None = None
         self.commands: Stored | None = None
         self.usage: Stored | None = None
@@ -175,6 +180,8 @@ class Fold:
             self.info = line
         if line.title is not None:
             self.title = line.title
+        if line.cwd:
+            self.cwd, self.folder = line.cwd, line.folder
 
     def _usage(self, line: Stored) -> None:
         self.usage = line
@@ -206,3 +213,8 @@ _HANDLERS = {
     "queue": Fold._queue,
     "label": Fold._label,
 }
+
+
+def moved(header: Header, fold: Fold) -> Header:
+    """The header with the folder in which the project is now."""
+    return replace(header, cwd=fold.cwd, folder=fold.folder) if fold.cwd else header

@@ -18,9 +18,10 @@ from msgspec import Raw, Struct
 from acpd.wire.envelope import mend_surrogates
 from acpd.wire.lines import VERSION, Header, Stored, decode_header
 
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _ODD = re.compile(rb"\n(?!\{)")
-_START = re.compile(rb'\{"type":"[a-z_]+","id":"[^"\\]{1,200}","(?:parentId|seq)":')
+SPLICED = re.compile(rb'\{"type":"[a-z_]+","id":"[^"\\]{1,200}","(?:parentId|seq)":')
+"""Where a whole record may begin on a line that begins with something else."""
 _TRIES = 8
 """How many places of a broken line are tried as the start of a whole record: a bound, so that the time is linear."""
 
@@ -126,7 +127,7 @@ def _split(data: bytes) -> list[bytes]:
 def parse_line(text: bytes, *, first: bool = False) -> list[Item]:
     """What one line holds: usually one item, none if it is blank. `first`: it is line 1, where the header stands."""
     if first:
-        text = text.removeprefix(_BOM)
+        text = text.removeprefix(BOM)
     text = text.strip()
     if not text:
         return []
@@ -175,7 +176,7 @@ def _whole(text: bytes) -> list[Stored] | str:
 
 def _spliced(text: bytes) -> list[Stored]:
     """Whole records at the end of a line that begins with something else."""
-    for match in itertools.islice(_START.finditer(text, 1), _TRIES):
+    for match in itertools.islice(SPLICED.finditer(text, 1), _TRIES):
         found = _whole(text[match.start() :])
         if isinstance(found, list):
             return found

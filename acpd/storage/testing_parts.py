@@ -69,6 +69,22 @@ class JournalsConformance(Store):
             header, fold = await journals.peek(KEY)
             assert (header_of(KEY.session), 4, "e4") == (header, fold.seq, fold.leaf)
 
+    async def test_a_log_says_where_its_project_has_moved(self, tmp_path: Path) -> None:
+        """The header that is given, by `open` and `peek`, has the folder of the newest `info` fact with a `cwd`."""
+        async with self.opened(tmp_path) as store:
+            journals = part(store.journals)
+            journal = await new_journal(journals, KEY, turns=1)
+            for seq, body in enumerate((b',"cwd":"/x","folder":""', b',"cwd":"/new","folder":"/real"', b',"title":"t"'), 2):
+                journal.append(fact("info", f"f{seq}", seq, "2026-01-01T00:00:00.000Z", body))
+            journal.flush()
+            await journal.close()
+        async with self.opened(tmp_path) as store:
+            journals = part(store.journals)
+            journal = await journals.open(KEY)
+            for header in (journal.header, (await journals.peek(KEY))[0]):
+                assert ("/new", "/real", KEY.session) == (header.cwd, header.folder, header.id)
+            await journal.close()
+
     async def test_there_is_one_log_of_a_session(self, tmp_path: Path) -> None:
         """Creating what is there is StoreError; opening or looking at what is not there is SessionNotFound."""
         async with self.opened(tmp_path) as store:

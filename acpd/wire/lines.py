@@ -48,11 +48,12 @@ class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
     | ask | method; params: of the request, as the agent wrote it |
     | answer | ask: entry id; result or error; by: "client", "cancel", "agent", "acpd" |
     | turn | state: "running", "ended", "interrupted"; stopReason; error; usage |
+    | gap | none: what was lost here, in a repaired log |
     | leaf | entry |
     | link | link; agent; inner: the agent's session id; state: "adopting" while the agent's own conversation is recorded |
     | config | modes; configOptions; kind and params if an update said it |
     | commands, usage | kind; params |
-    | info | kind and params, or title |
+    | info | kind and params, or title, or cwd and folder: where the project is now, as in a header |
     | queue | prompts: [{id, prompt}] not yet begun |
     | label | entry; label: text, or null to remove it |
     """
@@ -89,6 +90,8 @@ class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
     title: str | None = None
     prompts: Raw | UnsetType = UNSET
     label: str | None = None
+    cwd: str = ""
+    folder: str = ""
 
     @property
     def is_entry(self) -> bool:

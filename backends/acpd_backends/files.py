@@ -17,6 +17,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from acpd.errors import StoreError
@@ -191,17 +192,22 @@ class Files:
 
     def write_atomic(self, path: Path, data: bytes, *, sync: bool) -> None:
         """The file holds either what it held or all of `data`, whatever happens. `sync`: and the latter is on disk."""
+        self.write_pieces(path, (data,), sync=sync)
+
+    def write_pieces(self, path: Path, pieces: Iterable[bytes], *, sync: bool) -> None:
+        """As `write_atomic`, of what does not fit into memory."""
         temp = path.with_name(f"{path.name}.{os.getpid()}-{next(_temp)}.tmp")
         fd = self.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             try:
-                self.write_all(fd, data)
+                for data in pieces:
+                    self.write_all(fd, data)
                 if sync:
                     self.fdatasync(fd)
             finally:
                 self.close(fd)
             self.replace(temp, path)
-        except OSError:
+        except Exception:  # of who makes the pieces as well
             self.unlink(temp)
             raise
         if sync:

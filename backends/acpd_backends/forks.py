@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+from msgspec import Raw
+
 from acpd.errors import StoreError
-from acpd.storage.scan import blocks, parse
+from acpd.storage.scan import SPLICED, blocks, parse
 from acpd.storage.tree import ROOT, SessionTree, load
 from acpd.wire import splice
 from acpd.wire.ids import Ids
@@ -19,6 +23,7 @@ from acpd_backends.files import Files, failed
 from acpd_backends.logfile import LogFile, LogPaths
 
 _BATCH = 1 << 20
+_decode_values = msgspec.json.Decoder(Raw).decode_lines
 
 
 def write_fork(log: LogFile, target: LogPaths, header: Header, entry: str | None, files: Files) -> None:
@@ -36,7 +41,7 @@ def write_fork(log: LogFile, target: LogPaths, header: Header, entry: str | None
     try:
         try:
             files.write_all(fd, header_line(header))
-            for batch in _batches(_lines(log, tree, path, target, files)):
+            for batch in batches(_lines(log, tree, path, target, files)):
                 files.write_all(fd, batch)
             files.fdatasync(fd)
         finally:
@@ -48,7 +53,7 @@ def write_fork(log: LogFile, target: LogPaths, header: Header, entry: str | None
     files.sync_folder(target.folder)
 
 
-def _batches(lines: Iterator[bytes]) -> Iterator[bytes]:
+def batches(lines: Iterator[bytes]) -> Iterator[bytes]:
     batch: list[bytes] = []
     size = 0
     for line in lines:
@@ -67,7 +72,7 @@ def _lines(log: LogFile, tree: SessionTree, path: list[int], target: LogPaths, f
     facts: dict[str, tuple[bytes, Stored]] = {}
     position, seq = 0, 0
     link = _BlobLinks(log.paths.blobs, target.blobs, files)
-    for raw, line in _records(log):
+    for raw, line in records_of(log):
         if not line.is_entry:
             if (name := _carried(line)) is not None and (line.entry is None or tree.position(line.entry) in wanted):
                 facts[name] = (raw, line)
@@ -89,13 +94,15 @@ def _lines(log: LogFile, tree: SessionTree, path: list[int], target: LogPaths, f
 def _carried(line: Stored) -> str | None:
     """Which of the facts that a fork takes along this is."""
     if line.type == "info":
+        if line.cwd:  # where the source's project has gone; a fork has a folder of its own
+            return None
         return "title" if line.title is not None else "info"
     if line.type == "label" and line.entry is not None:
         return f"label {line.entry}"
     return line.type if line.type in {"config", "commands"} else None
 
 
-def _records(log: LogFile) -> Iterator[tuple[bytes, Stored]]:
+def records_of(log: LogFile) -> Iterator[tuple[bytes, Stored]]:
     """Every record with its text; of two on one line each has its own."""
     for block in blocks(log.chunks()):
         for _, group in itertools.groupby(parse(block), key=lambda found: found[1]):
@@ -106,7 +113,19 @@ def _records(log: LogFile) -> Iterator[tuple[bytes, Stored]]:
             if len(found) == 1 and stored:
                 yield raw, stored[0]
             else:
-                yield from ((encode(_slim(item)), item) for item in stored)
+                yield from zip(own_texts(raw, stored), stored, strict=True)
+
+
+def own_texts(raw: bytes, stored: list[Stored]) -> list[bytes]:
+    """The text of each of the records that stand on one line, as they were written where that can be told."""
+    if not stored:
+        return []
+    for start in (0, *(match.start() for match in SPLICED.finditer(raw, 1))):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError, ValueError):
+            texts = [bytes(text) for text in _decode_values(raw[start:].strip(b"\0 \t\r"))][-len(stored) :]
+            if len(texts) == len(stored):
+                return texts
+    return [encode(_slim(item)) for item in stored]
 
 
 def _slim(line: Stored) -> dict[str, object]:

@@ -5,8 +5,8 @@ It is merged field by field under a flock, so that several processes and other p
 entries that acpd does not know stay. The newest 10,000 are kept; an entry without a time is never dropped. A file
 that is no such JSON is put aside and made anew.
 
-The catalog says what changed; that is merged in a thread at close and at most every 60 seconds. The first time in a
-process all rows of the catalog are merged, which also makes good what a killed one had not written yet.
+The catalog says when something changed; its rows are merged in a thread at close and at most every 60 seconds. All of them,
+as they are then: which also makes good what a killed process had not written yet.
 """
 
 from __future__ import annotations
@@ -104,7 +104,6 @@ class SessionsJson:
         self._interval = interval
         self._files = files
         self._dirty: Changes = {}
-        self._merged: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._thread: ThreadPoolExecutor | None = None
         self.problem: StoreError | None = None
@@ -190,14 +189,11 @@ class SessionsJson:
                 return
             self._layout.make(Key(group, "-", self._user), "sessions", sync=True, files=self._files)
         with self._lock(folder):
-            document = self._read(folder / NAME)
-            if document is None or group not in self._merged:
-                known: dict[str, Row | None] = {row.id: row for row in self._rows(group if self._layout.per_agent else None)}
-                changes = {**known, **changes}
-            document = document or {"version": VERSION, "sessions": {}}
-            document["sessions"] = merge(document["sessions"], changes)
+            document = self._read(folder / NAME) or {"version": VERSION, "sessions": {}}
+            # By now another process may have gone on with a session, or removed it: the catalog knows, what is here may not.
+            known = {row.id: row for row in self._rows(group if self._layout.per_agent else None)}
+            document["sessions"] = merge(document["sessions"], {**dict.fromkeys(changes), **known})
             self._files.write_atomic(folder / NAME, json.dumps(document).encode(), sync=False)
-        self._merged.add(group)
 
     def _read(self, path: Path) -> dict[str, Any] | None:
         """None if it has to be made anew; what was there is then beside it. Raises StoreError for a newer version."""

@@ -18,7 +18,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from acpd.errors import SessionNotFound, SessionReadOnly, StoreError
 from acpd.storage.contract import Journal, Journals, Key, Row
@@ -33,6 +33,9 @@ from acpd_backends.forks import write_fork
 from acpd_backends.indexfile import update_index, write_index
 from acpd_backends.logfile import LogFile, LogPaths
 from acpd_backends.names import Layout, encode
+
+if TYPE_CHECKING:
+    from acpd.storage.upkeep import Upkeep
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -260,6 +263,12 @@ class JsonlJournals(Journals):
         self.files = files
         self.committer = Committer()
         self._open: dict[Key, JsonlJournal] = {}
+
+    @property
+    def upkeep(self) -> Upkeep:
+        from acpd_backends.upkeep import JsonlUpkeep  # for a few commands only
+
+        return JsonlUpkeep(self)
 
     def paths(self, key: Key) -> LogPaths:
         return LogPaths(self.layout.sessions(key), encode(key.session))

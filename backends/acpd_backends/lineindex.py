@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from msgspec import UNSET
 
@@ -46,6 +47,14 @@ def kind_of(line: Stored) -> int:
     return _ENTRIES.get(line.type, ord("E"))
 
 
+class Numbers(Protocol):
+    """The ids of entries, and the number of the line of each."""
+
+    def get(self, identifier: str, /) -> int | None: ...
+    def __setitem__(self, identifier: str, number: int, /) -> None: ...
+    def __contains__(self, identifier: object, /) -> bool: ...
+
+
 class LineIndex:
     """The records of a log, complete up to byte `end`; grows by `add`. In memory: 2 bytes a line, and the ids added."""
 
@@ -70,7 +79,7 @@ class LineIndex:
         self.last_id = last_id
         self._records = records
         self._line_at = line_at
-        self._ids: dict[str, int] = {}
+        self._ids: Numbers = {}
         self._last = self._leaf = self._turn = NONE
         self._seq = -1
         self._last_id: str | None = None
@@ -243,7 +252,7 @@ class LineIndex:
         found = {self._last, len(kinds) - 1}
         found |= {kinds.rfind(kind) for kind in (b"k", b"f", b"c", b"m", b"u", b"q", b"L")}
         found |= {max(kinds.rfind(b"R"), kinds.rfind(b"T"))}
-        found |= {max(kinds.rfind(b"t"), kinds.rfind(b"b")), max(kinds.rfind(b"p"), kinds.rfind(b"b"))}
+        found |= {max(kinds.rfind(b"t"), kinds.rfind(b"b")), max(kinds.rfind(b"p"), kinds.rfind(b"b")), kinds.rfind(b"i")}
         found |= {match.start() for match in re.finditer(b"a", kinds)}
         answered = {self._records[match.start()].ref for match in re.finditer(b"N", kinds)}
         found |= {match.start() for match in re.finditer(b"K", kinds)} - answered

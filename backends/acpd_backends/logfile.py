@@ -19,7 +19,7 @@ from typing import Self
 
 from msgspec import UNSET, Struct
 
-from acpd.storage.fold import Fold
+from acpd.storage.fold import Fold, moved
 from acpd.storage.scan import Block, Item, blocks, ends_whole, parse, parse_line, records
 from acpd.storage.tree import SessionTree, load
 from acpd.wire.lines import VERSION, Header, Stored
@@ -59,6 +59,10 @@ class LogPaths(Struct, frozen=True):
 
     def torn(self, number: int) -> Path:
         return self.folder / f"{self.stem}.log.jsonl.torn-{number}"
+
+    def damaged(self, number: int) -> Path:
+        """What a repaired copy took the place of."""
+        return self.folder / f"{self.stem}.log.jsonl.damaged-{number}"
 
 
 class LogFile:
@@ -285,7 +289,7 @@ def current_index(log: LogFile) -> tuple[LineIndex, bool]:
 
 
 class Opened(Struct):
-    """What a log says. `index` None: something is wrong with it."""
+    """What a log says. `header`: with the folder where the project is now. `index` None: something is wrong with it."""
 
     header: Header | None
     fold: Fold
@@ -307,6 +311,8 @@ def fold_log(log: LogFile) -> Opened:
     except Irregular:
         header, fold, tree = load(log.items())
         opened = Opened(header, fold, None, any(finding.kind == "torn-tail" for finding in tree.findings))
+    if opened.header is not None:
+        opened.header = moved(opened.header, fold)
     restore = Restore(log.paths.blobs)
     for name in _KEPT:
         line = getattr(fold, name)

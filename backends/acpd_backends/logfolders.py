@@ -15,7 +15,7 @@ from acpd_backends.names import Layout, recall
 
 _LOG_SUFFIX, _TEMP_SUFFIX = ".log.jsonl", ".tmp"
 _LOG = re.compile(r"(.+)\.log\.jsonl\Z")
-_TEMP = re.compile(r"([^.]+)\.(log\.jsonl|log\.jsonl\.torn-\d+|jsonl|idx|name)\.\d+(?:-\d+)?\.tmp\Z")
+_TEMP = re.compile(r"([^.]+)\.(log\.jsonl|log\.jsonl\.(?:torn|damaged)-\d+|jsonl|idx|name)\.\d+(?:-\d+)?\.tmp\Z")
 
 
 def scan(layout: Layout, user: str | None) -> Iterator[list[Key]]:
@@ -43,6 +43,12 @@ def sweep(layout: Layout, user: str | None, files: Files) -> set[str]:
         stems = (match[1] for name in names if (match := _LOG.match(name)))
         found.update(session for stem in stems if (session := recall(folder, stem)) is not None)
     return found
+
+
+def has_log(names: set[str], stem: str) -> bool:
+    """Whether there is a log among these names of one folder, or one is on its way (a fork is made blobs first)."""
+    log = f"{stem}{_LOG_SUFFIX}"
+    return log in names or any(name.startswith(f"{log}.") and name.endswith(_TEMP_SUFFIX) for name in names)
 
 
 def remove(paths: LogPaths, last: Path, files: Files) -> None:

@@ -75,7 +75,7 @@ class House:
         try:
             if error[0] is None:
                 assert [] == self.failed
-                proc.assert_none_left(self.mark)
+                await asyncio.to_thread(proc.assert_none_left, self.mark)  # what ends an agent may still wait for the loop
         finally:
             proc.kill_marked(self.mark)
 

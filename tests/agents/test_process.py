@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from acpd.agents.pool import end_leftovers
 from acpd.config import AgentChoice
 from acpd.errors import AgentError, AgentExited, AgentNotFound, AgentTimeout, RequestError, StoreError
 from acpd_backends.links import LinkFolder
-from tests.agents.house import SETTINGS, House
+from tests.agents.house import AGENT, SETTINGS, House
 from tests.core.pipes import start
 from tests.core.world import until
 from tests.support import proc
@@ -280,3 +281,25 @@ async def test_stderr_is_kept_short(house: House, monkeypatch: pytest.MonkeyPatc
     trimming.cancel()
     assert {link.id} == set(seen)
     monkeypatch.undo()
+
+
+def test_an_agent_that_nobody_wants_at_the_end_is_ended(tmp_path: Path) -> None:
+    """A start that was cancelled while acpd ends leaves no process, although the loop takes no more work."""
+
+    async def end(house: House) -> None:
+        loop = asyncio.get_running_loop()
+        command = (sys.executable, AGENT)
+        starting = loop.run_in_executor(None, house.pool._start, "link-x", "agent", command, house.env, None)
+        await starting
+        await loop.shutdown_default_executor()
+        house.pool._unwanted("link-x", starting)
+
+    house = House(tmp_path)
+    try:
+        asyncio.run(end(house))
+        for thread in threading.enumerate():
+            if thread.name == "end:link-x":
+                thread.join()
+        proc.assert_none_left(house.mark)
+    finally:
+        proc.kill_marked(house.mark)

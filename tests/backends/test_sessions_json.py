@@ -133,6 +133,19 @@ async def test_what_a_killed_process_had_not_written_is_made_good(tmp_path: Path
     assert document(tmp_path)["sessions"]["s"]["title"] == "newer"
 
 
+async def test_what_another_process_did_meanwhile_stays(tmp_path: Path) -> None:
+    """A process that saw a session long ago, and closes last, neither puts the old entry back nor one that was removed."""
+    await put(tmp_path, row("s", title="old"), row("gone"))
+    slow, quick = catalog(tmp_path), catalog(tmp_path)
+    for each in (row("s", title="old"), row("gone")):
+        await slow.put(each)
+    await quick.put(row("s", title="newer"))
+    await quick.delete("gone")
+    await quick.close()
+    await slow.close()
+    assert {"s": "newer"} == {name: each["title"] for name, each in document(tmp_path)["sessions"].items()}
+
+
 def test_the_newest_ten_thousand_are_kept() -> None:
     """Beyond 10,000 the oldest go; entries without a time stay."""
     sessions: dict[str, Any] = {"foreign": {"title": "x"}, "odd": 7}
@@ -162,13 +175,15 @@ class Watched(Files):
 async def test_it_is_written_while_running_once_an_interval(tmp_path: Path) -> None:
     """Changes are written together when the interval is over, without anybody closing."""
     files = Watched()
-    index = SessionsJson(Layout(tmp_path), None, lambda agent: [], interval=0.01, files=files)
-    for number in range(20):
-        index.changed(row(f"s{number}"))
+    rows = [row(f"s{number}") for number in range(20)]
+    index = SessionsJson(Layout(tmp_path), None, lambda agent: rows, interval=0.01, files=files)
+    for each in rows:
+        index.changed(each)
     await asyncio.wait_for(files.written.wait(), 30)
     assert (files.count, len(document(tmp_path)["sessions"])) == (1, 20)
     files.written.clear()
-    index.changed(row("later"))
+    rows.append(row("later"))
+    index.changed(rows[-1])
     await asyncio.wait_for(files.written.wait(), 30)
     assert "later" in document(tmp_path)["sessions"]
     await index.close()
@@ -177,10 +192,12 @@ async def test_it_is_written_while_running_once_an_interval(tmp_path: Path) -> N
 async def test_a_writing_that_fails_is_made_up_for(tmp_path: Path) -> None:
     """A full disk stops nobody: the reason is told, the old file stays, and the next writing has what is behind."""
     files = Watched()
-    index = SessionsJson(Layout(tmp_path), None, lambda agent: [], files=files)
+    rows = [row("old")]
+    index = SessionsJson(Layout(tmp_path), None, lambda agent: rows, files=files)
     index.changed(row("old"))
     await index.write()
     files.broken = True
+    rows[:] = [row("s"), row("t")]
     index.changed(row("s"))
     index.removed("coder", "old")
     await index.write()
@@ -201,9 +218,10 @@ from acpd_backends.index import SessionsJson
 from acpd_backends.names import Layout
 
 async def main():
-    indexes = [SessionsJson(Layout(Path(sys.argv[1])), None, lambda agent: []) for _ in range(25)]
-    for number, index in enumerate(indexes):
-        index.changed(row(f"{sys.argv[2]}-{number}"))
+    rows = [row(f"{sys.argv[2]}-{number}") for number in range(25)]
+    indexes = [SessionsJson(Layout(Path(sys.argv[1])), None, lambda agent, each=each: [each]) for each in rows]
+    for index, each in zip(indexes, rows):
+        index.changed(each)
     await asyncio.gather(*(index.close() for index in indexes))
 
 asyncio.run(main())

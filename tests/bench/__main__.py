@@ -37,7 +37,7 @@ def main() -> int:
             failed = True
             results.append(Result(name, ROWS[name].__name__, "", f"not measured: {error}", None))
     print(table(results))
-    print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}; rows 1, 2, 4-6, 9, 12: sync=process; 3, 13: sync=power")
+    print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}; rows 1, 2, 4-6, 9, 12, 16: sync=process; 3, 13: sync=power")
     if not given.keep:
         shutil.rmtree(bench.folder)
     return int(failed)

@@ -67,6 +67,41 @@ async def write_log(home: str, count: int) -> Figures:
     return {"entries": count, "megabytes": size / 1e6}
 
 
+async def write_big(home: str, count: int) -> Figures:
+    """A log of `count` entries of about 1,000 bytes, in turns of 50, as acpd writes it; with its index."""
+    _, journals = _open(home)
+    clock, ids = Clock(), Ids()
+    name = ids.new()
+    header = lines.Header(
+        version=lines.VERSION, id=name, cwd="/src", agent=KEY.agent, command=("agent",), createdAt=clock.now()
+    )
+    journal = await journals.create(Key(agent=KEY.agent, session=name), header)
+    text = b"x" * 690
+    above: str | None = None
+    for seq in range(1, count + 1):
+        made = ids.new()
+        kind, body = (
+            "update",
+            (
+                b',"kind":"agent_message_chunk","messageId":"%b","cut":21,"params":{"sessionId":"inner","update":'
+                b'{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"%b"}}}' % (made.encode(), text)
+            ),
+        )
+        if seq % 50 == 1:
+            kind, body = "prompt", b',"prompt":[{"type":"text","text":"%b"}]' % text
+        elif seq % 50 == 2:
+            kind, body = "turn", b',"state":"running"'
+        elif seq % 50 == 0:
+            kind, body = "turn", b',"state":"ended","stopReason":"end_turn"'
+        journal.append(lines.entry(kind, made, above, seq, clock.now(), body))
+        above = made
+        if seq % 1000 == 0:
+            journal.flush()
+    size = journal.size
+    await journal.close()
+    return {"entries": count, "megabytes": size / 1e6}
+
+
 async def _timed(work: Callable[[], Awaitable[Any]]) -> float:
     started = time.perf_counter()
     await work()
@@ -238,6 +273,7 @@ async def fdatasync(folder: str, count: int) -> Figures:
 Function = Callable[..., Awaitable[Figures]]
 FUNCTIONS: dict[str, Function] = {
     "write_log": write_log,
+    "write_big": write_big,
     "open_log": open_log,
     "json_log": json_log,
     "fill_catalog": fill_catalog,

@@ -1,6 +1,7 @@
-"""The rows of the table of targets (first slice): how each is measured, what was reached.
+"""The rows of the table of targets: how each is measured, what was reached.
 
-Rows 1, 2, 4-6, 9, 12 run with `sync = "process"`, rows 3 and 13 with `"power"`. A ratio is taken between figures of one run.
+Rows 1, 2, 4-6, 9, 12, 16 run with `sync = "process"`, rows 3 and 13 with `"power"`. A ratio is taken between figures of one
+run.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.bench import stall, starting
+from tests.bench import big, stall, starting
 from tests.bench.kit import Bench, find, limit_agent
 from tests.support.paths import ROOT
 
@@ -165,6 +166,25 @@ def power(bench: Bench) -> list[Result]:
     return [_judged("13", "round trip, power-safe: p50", 2.5, ratio, f"{ratio:.2f}x (p50 {p50:.0f} us)", "x two fdatasync")]
 
 
+def gigabyte(bench: Bench) -> list[Result]:
+    count, rounds = bench.size(1_000_000, 50_000), bench.size(5, 2)
+    log = bench.own("write_big", str(bench.home("big")), count)
+    env = bench.env("big", "process")
+    session = big.listed(bench.acpd, env)
+    agent = bench.wrap(["sh", str(HERE / "instant_agent.sh")])
+    resumed = big.median([big.resume(agent, env, session, "/src") for _ in range(rounds)])
+    shown = big.median([big.run([bench.acpd, "show", session, "--last", "20"], env) for _ in range(rounds)])
+    checked = big.run([bench.acpd, "fsck", session], env)
+    what = f"{count:,} entries, {log['megabytes']:.0f} MB: "
+    memory = max(resumed.mib, shown.mib)
+    return [
+        _judged("16", f"{what}session/resume", 100, resumed.seconds * 1e3, f"{resumed.seconds * 1e3:.0f} ms", " ms"),
+        _judged("16", "acpd show --last 20, with its start", 300, shown.seconds * 1e3, f"{shown.seconds * 1e3:.0f} ms", " ms"),
+        _judged("16", "most memory of these", 200, memory, f"{memory:.0f} MiB", " MiB"),
+        Result("16", "acpd fsck", "", f"{checked.seconds:.1f} s, {checked.mib:.0f} MiB", None),
+    ]
+
+
 def append(bench: Bench) -> list[Result]:
     samples = [bench.own("appends", str(bench.home(f"append-{number}"))) for number in range(bench.size(7, 3))]
     own, bare = (statistics.median(sample[key] for sample in samples) for key in ("journal_us", "write_us"))
@@ -205,6 +225,7 @@ ROWS: dict[str, Callable[[Bench], list[Result]]] = {
     "12": stalled,
     "13": power,
     "15": start,
+    "16": gigabyte,
     "append": append,
 }
 

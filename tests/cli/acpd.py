@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,11 +38,12 @@ def run(home: Path, *words: str, cwd: Path | None = None, env: Mapping[str, str]
     return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
 
 
-def on_terminal(home: Path, *words: str, env: Mapping[str, str] = {}) -> Ran:
-    """`acpd WORDS` with a terminal as stdin, stdout and stderr; what it wrote is in `out`."""
+def on_terminal(home: Path, *words: str, env: Mapping[str, str] = {}, say: str = "") -> Ran:
+    """`acpd WORDS` with a terminal as stdin, stdout and stderr; what it wrote is in `out`. `say`: what the person types."""
     ours, theirs = os.openpty()
     with subprocess.Popen([*ACPD, *words], env=environment(home, **env), stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
+        os.write(ours, say.encode())
         out = b""
         while chunk := _read(ours):
             out += chunk
@@ -55,3 +57,27 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # Linux: EIO when the other side has closed
         return b""
+
+
+_MANY = """
+import contextlib, io, json, os, sys
+from acpd.cli.program import program
+for words in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = program(words, os.environ)
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
+
+
+def run_many(home: Path, *commands: Sequence[str], env: Mapping[str, str] = {}) -> list[Ran]:
+    """As `run`, one after the other in a single process: starting one takes longer than most of them."""
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", _MANY],
+        env=environment(home, **env),
+        input=json.dumps(commands).encode(),
+        capture_output=True,
+        timeout=120,
+    )
+    assert (0, b"") == (ran.returncode, ran.stderr)
+    return [Ran(*json.loads(line)) for line in ran.stdout.splitlines()]

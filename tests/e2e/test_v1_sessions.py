@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.acpd import run
 from tests.support import fold, proc, store
 from tests.support.client import Client, Json
 from tests.support.scripted import Stage, after, failing, prompt_params, until
@@ -175,6 +176,25 @@ def test_another_cwd_is_refused_with_the_right_one(play: Stage) -> None:
         assert (-32602, {"expected": str(play.cwd)}) == (error.code, error.data)
         for same in (f"{play.cwd}/", f"{play.cwd}/.", f"{play.tmp}/../{play.tmp.name}/work", str(link)):
             client.call(method, {"sessionId": session, "cwd": same, "mcpServers": []})
+    play.finish(client)
+
+
+def test_a_project_that_moved(play: Stage) -> None:
+    """After `acpd cwd` a session is listed, loaded and gone on with in the new folder; the old one is refused, naming it."""
+    client = play.start()
+    session = client.new(play.cwd)
+    client.prompt(session, "say x")
+    play.finish(client)
+    new = play.tmp / "moved"
+    play.cwd.rename(new)
+    assert 0 == run(play.home, "cwd", str(play.cwd), str(new)).code
+    client = play.start()
+    assert [session] == [each["sessionId"] for each in listed(client, cwd=str(new))]
+    error = failing(client, "session/load", {"sessionId": session, "cwd": str(play.cwd), "mcpServers": []})
+    assert (-32602, {"expected": str(new)}) == (error.code, error.data)
+    client.call("session/load", {"sessionId": session, "cwd": str(new), "mcpServers": []})
+    assert "end_turn" == client.prompt(session, "say y")
+    assert client.text(session).endswith("y")
     play.finish(client)
 
 

@@ -1,4 +1,5 @@
-"""`python -m tests.soak [--seconds 300] [--sessions 50] [--seed N]`: one acpd, many sessions, everything at once.
+"""`python -m tests.soak [--seconds 300] [--sessions 50] [--seed N]`: one acpd, many sessions, everything at once; before it
+four processes that write one store.
 
 Prompts, cancels, permissions, closes, loads, forks, deletes, and agents that are killed. At the end: every request was
 answered once, memory and descriptors did not grow, no process is left, every log is whole.
@@ -16,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.soak.writers import write_together
 from tests.support import commands, proc, store
 from tests.support.client import Client
 
@@ -137,7 +139,26 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--sessions", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--together", type=float, default=30, metavar="SECONDS", help="four processes on one store, on each backend; 0: not"
+    )
     options = parser.parse_args()
+    if options.together:
+        together(options.together, options.seed)
+    return alone(options)
+
+
+def together(seconds: float, seed: int) -> None:
+    """Four processes on one store, for so long on each backend."""
+    for backend in ("workspace", "json", "sqlite"):
+        with tempfile.TemporaryDirectory(prefix="acpd-soak-") as folder:
+            sessions, prompts, lists = write_together(Path(folder), backend, seconds, seed=seed)
+        print(
+            f"soak: 4 processes on one {backend} store: {sessions} sessions, {prompts} prompts, {lists} listings; all is right"
+        )
+
+
+def alone(options: argparse.Namespace) -> int:
     mark = proc.new_mark()
     with tempfile.TemporaryDirectory(prefix="acpd-soak-") as folder:
         home = Path(folder) / "home"

@@ -1,0 +1,140 @@
+"""`acpd fsck [ID]`: what is wrong with the store, and putting it right."""
+
+from __future__ import annotations
+
+from acpd.cli import output
+from acpd.cli.call import Call
+from acpd.cli.store import exists, opened
+from acpd.errors import SessionBusy, SessionNotFound, StoreError
+from acpd.needs import Store
+from acpd.storage.contract import Key
+from acpd.storage.upkeep import KINDS, Found
+from acpd.upkeep import Report, look, mend, rows_without_log
+
+FOUND = 1
+
+
+class Told:
+    """What was found so far, said or collected. `wrong`: findings that are more than notes."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.sessions = 0
+        self.wrong = 0
+        self.notes = 0
+        self.kept: list[str] = []
+        self.failed = False
+        """Whether something could not be looked at, or not be repaired."""
+        self._found: list[dict[str, object]] = []
+
+    def report(self, report: Report) -> None:
+        self.sessions += 1
+        for each in report.found:
+            self.one(each, report.key.session)
+        for path in report.kept:
+            self.kept.append(path)
+            if not self._call.values.json:
+                self._call.out.say(f"{path}: the log as it was; a repaired copy has its place")
+
+    def one(self, found: Found, session: str) -> None:
+        note = found.weight == "note"
+        self.notes += note
+        self.wrong += not note
+        if self._call.values.json:
+            self._found.append(as_json(found, session))
+        else:
+            self._call.out.say(as_line(found, session))
+
+    def end(self) -> int:
+        """The exit code."""
+        if self._call.values.json:
+            self._call.out.json({"sessions": self.sessions, "found": self._found, "kept": self.kept})
+        else:
+            self._call.out.say(
+                f"{_count(self.sessions, 'session')}: {_count(self.wrong, 'finding')}, {_count(self.notes, 'note')}"
+            )
+        return FOUND if self.wrong or self.failed else 0
+
+
+async def fsck(call: Call) -> int:
+    """The exit code: 1 if anything was found that is more than a note."""
+    told = Told(call)
+    prefix: str | None = call.values.id
+    if exists(call.config):
+        async with opened(call.config, recover=False) as store:
+            keys = [key async for key in store.journals.scan(call.config.user)]
+            chosen = keys if prefix is None else [_chosen(keys, prefix)]
+            known = {row.id for row in await store.catalog.find("", limit=1 << 40)}
+            for key in sorted(chosen, key=lambda key: key.session):
+                await _check(store, key, told, listed=bool(known), repair=call.values.repair)
+            if prefix is None:
+                await _beside(store, {key.session for key in keys}, told, call)
+    elif prefix is not None:
+        raise SessionNotFound(prefix)
+    return told.end()
+
+
+def _chosen(keys: list[Key], prefix: str) -> Key:
+    """By the logs, because the catalog may be what is wrong."""
+    found = [key for key in keys if key.session == prefix] or [key for key in keys if prefix and key.session.startswith(prefix)]
+    if not found:
+        raise SessionNotFound(prefix)
+    if len(found) > 1:
+        raise StoreError("tell which session is", prefix, cause=f"{len(found)} begin so", hint="give more of the id")
+    return found[0]
+
+
+async def _check(store: Store, key: Key, told: Told, *, listed: bool, repair: bool) -> None:
+    try:
+        told.report(await (mend(store, key) if repair else look(store, key, listed=listed)))
+    except SessionNotFound:  # deleted meanwhile
+        return
+    except SessionBusy as error:
+        output.complain(error)
+        told.failed = True
+        told.report(await look(store, key))
+    except StoreError as error:  # the others are looked at all the same
+        output.complain(error)
+        told.failed = True
+
+
+async def _beside(store: Store, sessions: set[str], told: Told, call: Call) -> None:
+    """What belongs to no session."""
+    async for row in rows_without_log(store, sessions):
+        if call.values.repair:
+            await store.catalog.delete(row.id)
+        else:
+            told.one(Found(kind="row-alone", path=store.journals.log_path(Key(row.agent, row.id, row.user))), row.id)
+    if store.journals.upkeep is not None:
+        for each in await store.journals.upkeep.left(call.config.user):
+            told.one(each, "")
+
+
+def as_json(found: Found, session: str) -> dict[str, object]:
+    kind = KINDS[found.kind]
+    return {
+        "session": session or None,
+        "kind": found.kind,
+        "weight": kind.weight,
+        "path": found.path,
+        "line": found.line or None,
+        "detail": found.detail,
+        "meaning": kind.meaning,
+        "remedy": _remedy(found, session),
+    }
+
+
+def as_line(found: Found, session: str) -> str:
+    """`PATH:LINE: kind (detail): what it means; what to do`, as compilers have it."""
+    kind = KINDS[found.kind]
+    place = f"{found.path}:{found.line}" if found.line else found.path
+    detail = f" ({output.one_line(found.detail)})" if found.detail else ""
+    return f"{place}: {found.kind}{detail}: {kind.meaning}; {_remedy(found, session)}"
+
+
+def _remedy(found: Found, session: str) -> str:
+    return KINDS[found.kind].remedy.replace(" ID", f" {session}")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,45 @@
+"""`acpd migrate --to BACKEND`: everything from the configured backend to another, in the same folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from acpd.cli.call import Call
+from acpd.cli.store import exists
+from acpd.errors import ConfigError
+from acpd.stores import BACKENDS, MIGRATION, resolve
+
+
+async def migrate(call: Call) -> None:
+    """Done again after it was killed, it goes on. Raises ConfigError, SessionBusy, StoreError."""
+    storage, target = call.config.storage, call.values.to
+    if target not in BACKENDS:
+        raise ConfigError(f"--to: unknown storage backend {target!r}", hint=f"it is one of {', '.join(BACKENDS)}")
+    if storage.backend not in BACKENDS:
+        raise ConfigError(f"the store is of {storage.backend!r}, which acpd cannot read", hint="--backend names another")
+    if target == storage.backend:
+        raise ConfigError(f"the store is {target} already", hint="[storage] backend, --backend")
+    if not exists(call.config):
+        call.out.say(f"there is no store in {storage.path} yet: nothing to migrate")
+        return
+    migration = resolve(MIGRATION)(Path(storage.path), storage.backend, target, progress=_progress)
+    keys = await migration.plan()
+    if call.values.dry_run:
+        call.out.say(f"would migrate {len(keys)} sessions of {storage.path} from {storage.backend} to {target}")
+        return
+    moved = await migration.run()
+    logs = f"{moved.logs} logs, {moved.blobs} blobs, " if migration.moves_logs else f"{moved.logs} logs serve both; "
+    call.out.say(f"in {target} now, and compared byte for byte: {logs}{moved.states} states")
+    kept = ", ".join(os.path.join(storage.path, pattern) for pattern in migration.kept())
+    call.out.say(f"kept as it was, until you remove it: {kept}")
+    call.out.say(f"now say so in {call.paths.config_file}:")
+    call.out.say(f'\n[storage]\nbackend = "{target}"')
+
+
+def _progress(done: int, count: int) -> None:
+    """On a terminal: one line that is written over."""
+    if sys.stderr.isatty() and (done % 50 == 0 or done == count):
+        sys.stderr.write(f"\r{done} of {count} sessions" + ("\n" if done == count else ""))
+        sys.stderr.flush()

@@ -1,0 +1,230 @@
+"""`acpd fsck`: what it finds, says and repairs, on the corpus of damaged trees and on what is made of a log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from acpd.storage.contract import Key
+from acpd.storage.replay import Replay
+from acpd.storage.upkeep import KINDS
+from acpd.wire.lines import Stored
+from acpd_backends.jsonl import JsonlJournals
+from acpd_backends.leases import FlockLease
+from acpd_backends.names import Layout
+from tests.cli import acpd
+from tests.cli.test_stored import Shelf, conversation
+from tests.storage.test_corpus_trees import CASES, NOT_OF_THE_TREE, TREES, convert, expected
+from tests.storage.test_corpus_trees import KINDS as SHOWN
+
+Json = dict[str, Any]
+NOTES = {kind for kind, each in KINDS.items() if each.weight == "note"}
+
+
+class Told:
+    """What commands said."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def many(self, *commands: Sequence[str]) -> list[acpd.Ran]:
+        return acpd.run_many(self._home, *commands)
+
+    def __call__(self, *words: str) -> acpd.Ran:
+        return self.many(words)[0]
+
+    def fsck(self, *words: str) -> tuple[int, list[Json]]:
+        ran = self("fsck", *words, "--json")
+        assert "" == ran.err
+        found: list[Json] = json.loads(ran.out)["found"]
+        return ran.code, found
+
+
+def key_of(case: str) -> Key:
+    return Key("pi", f"case-{case}")
+
+
+def log_of(home: Path, case: str) -> Path:
+    return Path(JsonlJournals(Layout(home / "data")).log_path(key_of(case)))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A store with every tree of the corpus, and nothing else."""
+    for case in CASES:
+        log = log_of(tmp_path, case)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_bytes(convert((TREES / f"{case}.jsonl").read_bytes()))
+    return tmp_path
+
+
+def shown(home: Path, case: str) -> list[Any]:
+    """What a client gets on load, without the numbers of the lines."""
+
+    async def path() -> list[Stored]:
+        return [line async for window in JsonlJournals(Layout(home / "data")).path(key_of(case)) for line in window]
+
+    replay = Replay("s", SHOWN)
+    frames = [msgspec.json.decode(frame)["params"] for frame in replay.feed(asyncio.run(path())) + replay.finish()]
+    return [(frame["update"], frame["_meta"].get("acpd.dev/at")) for frame in frames]
+
+
+def without_damage(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith(("damage: ", "folder ", "since ")))
+
+
+def test_the_corpus_is_found_as_expected(corpus: Path) -> None:
+    """Each damaged tree has the findings that it should have, with their lines, and each healthy one none; no byte changes."""
+    before = {case: log_of(corpus, case).read_bytes() for case in CASES}
+    code, found = Told(corpus).fsck()
+    assert 1 == code
+    for case in CASES:
+        want = expected(case)
+        mine = [each for each in found if each["session"] == f"case-{case}" and each["kind"] not in NOTES]
+        kinds = {each["kind"] for each in mine}
+        assert set(want["warn"]) - NOT_OF_THE_TREE <= kinds, case
+        assert bool(kinds) == bool(set(want["warn"]) - NOT_OF_THE_TREE), case
+        lost = {each["line"] for each in mine if each["kind"] in {"json", "nul", "utf8", "depth", "record", "torn-tail"}}
+        assert want["damaged_lines"] == sorted(lost), case
+        assert all(each["meaning"] and each["remedy"] and each["path"] for each in mine)
+    assert before == {case: log_of(corpus, case).read_bytes() for case in CASES}
+
+
+def test_the_corpus_is_shown(corpus: Path) -> None:
+    """`acpd show` gives the path of every tree of the corpus, damaged or not, and says what is damaged."""
+    told = Told(corpus)
+    as_json = told.many(*(["show", f"case-{case}", "--json"] for case in CASES))
+    as_text = told.many(*(["show", f"case-{case}"] for case in CASES))
+    for case, ran, text in zip(CASES, as_json, as_text, strict=True):
+        want = expected(case)
+        assert (0, "", 0) == (ran.code, ran.err, text.code), case
+        lines = [json.loads(line) for line in ran.out.split("\n")[:-1]]
+        path = [line["id"] for line in lines if line["type"] != "gap"]
+        assert path in ([name.replace("#1", "") for name in want["path"]], want.get("also_ok", {}).get("path")), case
+        assert bool(set(want["warn"]) - NOT_OF_THE_TREE) == ("damage: " in text.out), case
+
+
+def test_the_corpus_repaired(corpus: Path) -> None:
+    """A repaired log is shown as the damaged one was, nothing is wrong with it any more, and the original is kept whole."""
+    told = Told(corpus)
+    before = {case: (log_of(corpus, case).read_bytes(), shown(corpus, case)) for case in CASES}
+    texts = told.many(*(["show", f"case-{case}"] for case in CASES))
+    _, found = told.fsck()
+    damaged = {each["session"].removeprefix("case-") for each in found if KINDS[each["kind"]].log}
+    ran = told("fsck", "--repair", "--json")
+    assert (1, len(damaged)) == (ran.code, len(json.loads(ran.out)["kept"]))
+    assert len(damaged) == 10
+    code, left = told.fsck()
+    assert (1, ["newer-version"]) == (code, [each["kind"] for each in left if each["kind"] not in NOTES])
+    for case in CASES:
+        log = log_of(corpus, case)
+        kept = log.with_name(f"{log.name}.damaged-1")
+        assert kept.exists() == (case in damaged)
+        assert before[case][0] == (kept if case in damaged else log).read_bytes()
+        assert before[case][1] == shown(corpus, case)
+    again = told.many(*(["show", f"case-{case}"] for case in CASES))
+    assert [without_damage(ran.out) for ran in texts] == [without_damage(ran.out) for ran in again]
+    assert len(CASES) == len(_scanned(corpus))
+
+
+def _scanned(home: Path) -> list[Key]:
+    async def scan() -> list[Key]:
+        return [key async for key in JsonlJournals(Layout(home / "data")).scan(None)]
+
+    return asyncio.run(scan())
+
+
+def test_exit_codes(tmp_path: Path) -> None:
+    """0: nothing is wrong; 1: something was found, or there is no such session; 2: the command line is wrong."""
+    told = Told(tmp_path)
+    assert (0, "0 sessions: 0 findings, 0 notes\n", "") == told("fsck")
+    Shelf(tmp_path).add("s1", conversation())
+    assert (0, "1 session: 0 findings, 0 notes\n", "") == told("fsck", "s")
+    code, out, err = told("fsck", "nobody")
+    assert (1, "") == (code, out)
+    assert "cannot find session nobody" in err
+    assert 2 == told("fsck", "--mend")[0]
+    log = next(tmp_path.rglob("*.log.jsonl"))
+    log.write_bytes(log.read_bytes()[:-20])
+    code, out, _ = told("fsck", "s1")
+    assert (1, ["torn-tail", "index-wrong"]) == (code, kinds(out))
+    assert out.startswith(f"{log}:{len(log.read_bytes().splitlines())}: torn-tail: ")
+    assert "acpd fsck --repair s1" in out
+
+
+def test_a_session_that_is_open_is_not_repaired(tmp_path: Path) -> None:
+    """A held lease is told with its pid; the log is not touched; its end and caches are being written, and not judged."""
+    Shelf(tmp_path).add("s1", conversation())
+    log = next(tmp_path.rglob("*.log.jsonl"))
+    damaged = b"".join(
+        line if number != 3 else b'{"type":"turn",\n'
+        for number, line in enumerate(log.read_bytes().splitlines(keepends=True), 1)
+    )
+    log.write_bytes(damaged[:-1])
+    told = Told(tmp_path)
+
+    async def held() -> acpd.Ran:
+        lease = FlockLease(Layout(tmp_path / "data"))
+        await lease.take(Key("agent", "s1"))
+        try:
+            return await asyncio.to_thread(told, "fsck", "--repair", "s1")
+        finally:
+            await lease.give_up(Key("agent", "s1"))
+
+    code, out, err = asyncio.run(held())
+    assert (1, damaged[:-1]) == (code, log.read_bytes())
+    assert f"open in pid {os.getpid()}" in err
+    assert ["json", "missing-parent", "open"] == sorted(kinds(out))
+    assert 0 == told("fsck", "--repair", "s1")[0]
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_is_checked(tmp_path: Path) -> None:
+    """A log that is no file does not keep the others from being looked at; the exit code is 1."""
+    shelf = Shelf(tmp_path)
+    for name in ("one", "two"):
+        shelf.add(name, conversation())
+    log = next(path for path in tmp_path.rglob("*.log.jsonl") if path.name.startswith("one."))
+    blobs = log.with_name("one.blobs")
+    blobs.write_bytes(b"no folder")
+    line = log.read_bytes().splitlines(keepends=True)[2]
+    named = b'"prompt":{"$blob":"%b","bytes":5},"blobs":[10]}' % (b"0" * 64)
+    log.write_bytes(log.read_bytes().replace(line, re.sub(rb'"prompt":.*\]}', named, line)))
+    ran = Told(tmp_path)("fsck")
+    assert 1 == ran.code
+    assert "cannot check session one: Not a directory" in ran.err
+    assert ran.out.startswith("1 session: ")
+
+
+def kinds(out: str) -> Sequence[str]:
+    """Of the lines that fsck said."""
+    return [line.split(": ")[1].split(" ")[0] for line in out.splitlines()[:-1]]
+
+
+def test_the_catalog_is_checked(tmp_path: Path) -> None:
+    """A row that is missing, that says something else than the log, or that has no log is found, and put right."""
+    told = Told(tmp_path)
+    shelf = Shelf(tmp_path)
+    for name in ("gone", "behind"):
+        shelf.add(name, conversation())
+    told("ls", "--all")
+    shelf.add("missing", conversation())
+    logs = {path.name.split(".")[0]: path for path in tmp_path.rglob("*.log.jsonl")}
+    logs["gone"].unlink()
+    with logs["behind"].open("ab") as log:
+        log.write(b'{"type":"info","id":"zz","seq":99,"at":"2027-01-01T00:00:00.000Z","title":"Later"}\n')
+    code, found = told.fsck()
+    wanted = {("behind", "row-behind"), ("behind", "seq"), ("missing", "row-missing"), ("gone", "row-alone")}
+    assert (1, wanted) == (code, {(each["session"], each["kind"]) for each in found if each["weight"] != "note"})
+    assert 0 == told("fsck", "--repair")[0]
+    assert (0, []) == (told.fsck()[0], [each for each in told.fsck()[1] if each["weight"] != "note"])
+    assert [("behind", "Later"), ("missing", "About hello")] == [
+        (row["id"], row["title"]) for row in json.loads(told("ls", "--all", "--json").out)
+    ]
