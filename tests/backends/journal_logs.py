@@ -15,8 +15,9 @@ from acpd.storage.contract import Key
 from acpd.storage.fold import Fold
 from acpd.wire.lines import Header, Stored, encode, entry, fact, header_line
 from acpd_backends.files import Files
-from acpd_backends.jsonl import JsonlJournal, JsonlJournals
+from acpd_backends.jsonl import JsonlJournals
 from acpd_backends.names import Layout
+from acpd_backends.openlog import JsonlJournal
 
 AT = "2026-11-30T09:57:03.234Z"
 KEY = Key("agent", "session")

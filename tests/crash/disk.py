@@ -217,7 +217,7 @@ Fault = Callable[[str, str], int | None]
 def _at_once(call: Callable[Concatenate[RecordingFiles, P], T]) -> Callable[Concatenate[RecordingFiles, P], T]:
     """The call and its note are one step: what another thread does meanwhile must not come between."""
 
-    def locked(self: RecordingFiles, *args: P.args, **kwargs: P.kwargs) -> T:
+    def locked(self: RecordingFiles, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with self.order:
             return call(self, *args, **kwargs)
 

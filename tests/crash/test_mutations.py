@@ -22,9 +22,9 @@ from acpd.wire.lines import Stored
 from acpd_backends import jsonl, logfile
 from acpd_backends.catalog import SqliteCatalog
 from acpd_backends.files import Files
-from acpd_backends.jsonl import JsonlJournal
 from acpd_backends.lineindex import LineIndex
 from acpd_backends.logfile import LogFile
+from acpd_backends.openlog import JsonlJournal
 from tests.crash.examine import Examination, recorded
 from tests.crash.histories import SHORT
 from tests.crash.promises import Violation
