@@ -2,6 +2,7 @@
 
     AcpdError
     +-- ConfigError             a config file, variable or flag is wrong
+    +-- QueryError              a search says nothing that can be looked for
     +-- LocalProtocolError      our bug: we tried to do what the protocol forbids
     +-- RequestError            answers one request with a JSON-RPC error; everything else goes on
     |   +-- Unanswered          the stream ended before the peer answered ours
@@ -46,6 +47,13 @@ class AcpdError(Exception):
 
 class ConfigError(AcpdError):
     """A config file, environment variable or flag has a wrong value; the message names it."""
+
+
+class QueryError(AcpdError):
+    """The text of a search is no query."""
+
+    def __init__(self, cause: str, *, hint: str = "") -> None:
+        super().__init__(f"cannot search for this: {cause}", hint=hint)
 
 
 class LocalProtocolError(AcpdError):

@@ -24,6 +24,7 @@ from acpd.storage.tree import SessionTree
 from acpd.wire.lines import Header, Stored
 
 if TYPE_CHECKING:
+    from acpd.storage.finding import Batch, Find, Hits  # of no use to a start
     from acpd.storage.upkeep import Upkeep
 
 
@@ -235,6 +236,8 @@ class Row(Struct, frozen=True, kw_only=True):
     dirs: tuple[str, ...] = ()
     state: str = "clean"
     """"open": its lease was taken and not given up; the log may know more."""
+    searched: int = 0
+    """The seq up to which the session can be searched. The catalog's own: `put` leaves it as it is."""
 
 
 class After(NamedTuple):
@@ -288,6 +291,32 @@ class Catalog(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Also writes `sessions.json` where it is behind. Raises StoreError if that fails; closed it is all the same."""
+
+
+class SearchCatalog(Catalog):
+    """A catalog that can be searched as well. One that cannot is a `Catalog`; then acpd says so to who searches.
+
+    `delete` takes a session's documents with its row, so that no hit is left.
+    """
+
+    @abstractmethod
+    async def place(self, session_id: str, /) -> int | None:
+        """Where the next batch of this session begins (`Batch.after`). None: there is no row."""
+
+    @abstractmethod
+    async def index(self, session_id: str, batch: Batch, /, row: Row | None = None) -> bool:
+        """Take these documents, and the row with them: both or neither. Small batches: others wait meanwhile.
+
+        False, and no document is taken, if the session's place is no longer `batch.after`: somebody else was there first.
+        """
+
+    @abstractmethod
+    async def behind(self, /, *, after: After | None = None, limit: int = 100) -> list[Row]:
+        """Prompted sessions whose log is longer than what was searched of it, in the order of `page`."""
+
+    @abstractmethod
+    async def search(self, find: Find, /) -> Hits:
+        """Raises StoreError. One document is one hit; an entry that several sessions share (forks) is found once."""
 
 
 class Lease(ABC):

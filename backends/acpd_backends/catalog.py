@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from acpd.storage.contract import After, Catalog, Journals, Key, Lease, Row
+from acpd.storage.contract import After, Journals, Key, Lease, Row, SearchCatalog
 from acpd_backends.index import LIMIT, SessionsJson
 from acpd_backends.names import Layout
-from acpd_backends.sqlite import Database, execute, query
+from acpd_backends.sqlite import RULES, Database, execute, query, rules
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
+
+    from acpd.storage.finding import Batch, Find, Hits
+    from acpd_backends.search import Prepared
 
 COLUMNS = (
     "id", "agent", "cwd", "title", "createdAt", "updatedAt", "messages", "prompted", "seq", "size", "leaf", "inner",
@@ -23,17 +27,21 @@ _KEPT = ("id", "agent", "cwd", "inner")
 """Never changed by a turn. Leaving them alone spares the primary key and the index of inner ids: half the pages."""
 _NAMES = ", ".join(f'"{name}"' for name in COLUMNS)
 _PLACE = {name: f"?{i}" for i, name in enumerate(COLUMNS, 1)}
-_SET = ", ".join(f"{name} = {_PLACE[name]}" for name in COLUMNS if name not in _KEPT)
+_AGAIN = f"searched = iif(searched > {_PLACE['seq']}, -1, searched)"
+"""A log that became shorter is another one: an older copy was put in its place."""
+_SET = ", ".join([*(f"{name} = {_PLACE[name]}" for name in COLUMNS if name not in _KEPT), _AGAIN])
 _SAME = " AND ".join(f'"{name}" IS {_PLACE[name]}' for name in _KEPT)
-_PUT = f"INSERT OR REPLACE INTO session({_NAMES}) VALUES ({', '.join(_PLACE.values())})"  # noqa: S608 - names of columns only
+_ALL = ", ".join(f'"{name}" = {_PLACE[name]}' for name in COLUMNS[1:]) + f", {_AGAIN}"
+_PUT = f"INSERT INTO session({_NAMES}) VALUES ({', '.join(_PLACE.values())}) ON CONFLICT(id) DO UPDATE SET {_ALL}"  # noqa: S608 - as below
 _UPDATE = f"UPDATE session SET {_SET} WHERE {_SAME}"  # noqa: S608 - names of columns only
-_SELECT = f"SELECT {_NAMES} FROM session "  # noqa: S608 - names of columns only
+_SELECT = f"SELECT {_NAMES}, max(searched, 0) FROM session "  # noqa: S608 - names of columns only
 _NEWEST = "ORDER BY updatedAt DESC, id DESC LIMIT "
 _COMPLETE = "SELECT 1 FROM meta WHERE name = 'complete'"
+_PLACE_OF = "SELECT searched, settled FROM session WHERE id = ?1"
 Progress = Callable[[int, int], None]
 
 
-class SqliteCatalog(Catalog):
+class SqliteCatalog(SearchCatalog):
     """The catalog of one user. `lease`: recovery asks it whether an "open" row is really open elsewhere.
 
     `layout` says where `sessions.json` goes. The database is closed with the catalog; where others use it: `shared()`.
@@ -41,6 +49,7 @@ class SqliteCatalog(Catalog):
 
     def __init__(self, database: Database, layout: Layout, *, user: str | None = None, lease: Lease | None = None) -> None:
         self._database = database
+        self._reader = database.another()
         self._user = user
         self._lease = lease
         self._index = SessionsJson(layout, user, self._newest)
@@ -75,10 +84,36 @@ class SqliteCatalog(Catalog):
         return await self._rows(f"{where} {_NEWEST} {limit:d}", *values)
 
     async def delete(self, session_id: str, /) -> None:
-        sql = "DELETE FROM session WHERE id = ?1 RETURNING agent"
-        for (agent,) in await self._database.write(lambda db: query(db, sql, session_id)):
+        """A long session's documents go in several transactions, the last ones with its row."""
+        while not await self._database.write(lambda db: _forget(db, session_id)):
+            continue
+        for (agent,) in await self._database.write(lambda db: _delete(db, session_id)):
             self._index.removed(agent, session_id)
         self._marked.discard(session_id)
+
+    async def place(self, session_id: str, /) -> int | None:
+        found = await self._database.read(lambda db: query(db, _PLACE_OF, session_id))
+        if not found or found[0][0] >= 0:
+            return found[0][1] if found else None
+        while not await self._database.write(lambda db: _forget(db, session_id)):
+            continue
+        return 0
+
+    async def index(self, session_id: str, batch: Batch, /, row: Row | None = None) -> bool:
+        """Raises StoreError. The tokens are made before the transaction, in a thread."""
+        prepared = await asyncio.to_thread(_prepared, batch)
+        taken = await self._database.write(lambda db: _take(db, session_id, prepared, row))
+        if row is not None:
+            self._index.changed(row)
+        return taken
+
+    async def behind(self, /, *, after: After | None = None, limit: int = 100) -> list[Row]:
+        values: tuple[object, ...] = () if after is None else after
+        later = "AND (updatedAt, id) < (?1, ?2)" if values else ""
+        return await self._rows(f"WHERE prompted AND searched < seq {later} {_NEWEST} {limit:d}", *values)
+
+    async def search(self, find: Find, /) -> Hits:
+        return await self._reader.read(lambda db: _search(db, find, self._user))
 
     async def known_inner(self, agent: str, ids: Sequence[str], /) -> set[str]:
         sql = 'SELECT 1 FROM session WHERE agent = ?1 AND "inner" = ?2'
@@ -92,6 +127,8 @@ class SqliteCatalog(Catalog):
         cannot be read stays as it is. Logs without a row are looked for by their names, which costs little. A full scan
         that was interrupted starts again the next time.
         """
+        if await self._database.read(rules) != RULES:
+            await self._database.write(_renew)
         if not await self._database.read(lambda db: bool(query(db, _COMPLETE))):
             await journals.sweep(self._user)
             count = await self._reread(journals, [key async for key in journals.scan(self._user)], progress)
@@ -117,6 +154,7 @@ class SqliteCatalog(Catalog):
         try:
             await self._index.close()
         finally:
+            await self._reader.close()
             await self._database.close()
 
     async def _rows(self, where: str, *values: object) -> list[Row]:
@@ -176,6 +214,52 @@ def _put(db: Connection, row: Row) -> None:
         execute(db, _PUT, *values)
 
 
+# Search. Its modules are imported by the thread that needs them: a start needs none of them.
+
+
+def _prepared(batch: Batch) -> Prepared:
+    from acpd_backends import search
+
+    return search.prepare(batch)
+
+
+def _take(db: Connection, session_id: str, prepared: Prepared, row: Row | None) -> bool:
+    from acpd_backends import search
+
+    if row is not None:
+        _put(db, row)
+    return search.take(db, session_id, prepared)
+
+
+def _search(db: Connection, find: Find, user: str | None) -> Hits:
+    from acpd_backends import search
+
+    def row(number: int) -> Row | None:
+        rows = query(db, _SELECT + "WHERE number = ?1", number)
+        return _row(rows[0], user) if rows else None
+
+    return search.search(db, find, row)
+
+
+def _renew(db: Connection) -> None:
+    from acpd_backends import search
+
+    search.renew(db)
+
+
+def _forget(db: Connection, session_id: str) -> bool:
+    from acpd_backends import search
+
+    return search.forget(db, session_id)
+
+
+def _delete(db: Connection, session_id: str) -> list[tuple[Any, ...]]:
+    """The row and every document of it. What was deleted, by its agent."""
+    while not _forget(db, session_id):
+        continue
+    return query(db, "DELETE FROM session WHERE id = ?1 RETURNING agent", session_id)
+
+
 def _put_newer(db: Connection, rows: list[Row], gone: list[str]) -> None:
     """Write what the logs said, unless another process has meanwhile written something newer."""
     for row in rows:
@@ -183,7 +267,7 @@ def _put_newer(db: Connection, rows: list[Row], gone: list[str]) -> None:
         if not known or known[0][0] <= row.seq:
             _put(db, row)
     for identifier in gone:
-        query(db, "DELETE FROM session WHERE id = ?1", identifier)
+        _delete(db, identifier)
 
 
 def _values(row: Row) -> tuple[object, ...]:
@@ -194,11 +278,13 @@ def _values(row: Row) -> tuple[object, ...]:
 
 
 def _row(values: tuple[Any, ...], user: str | None) -> Row:
-    identifier, agent, cwd, title, created, updated, messages, prompted, seq, size, leaf, inner, parent, dirs, state = values
+    identifier, agent, cwd, title, created, updated, messages, prompted, seq, size, leaf, inner, parent, dirs, state, to = (
+        values
+    )
     return Row(
         id=identifier, agent=agent, user=user, cwd=cwd, title=title, createdAt=created, updatedAt=updated,
         messages=messages, prompted=bool(prompted), seq=seq, size=size, leaf=leaf, inner=inner, parent=parent,
-        dirs=_from_texts(dirs), state=state,
+        dirs=_from_texts(dirs), state=state, searched=to,
     )  # fmt: skip
 
 

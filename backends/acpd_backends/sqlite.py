@@ -37,8 +37,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-VERSION = 1
-"""Of the tables, in `PRAGMA user_version`. A file with a greater one is refused."""
+VERSION = 2
+"""Of the tables, in `PRAGMA user_version`. A file with a greater one is refused, one with a smaller one is brought up."""
+
+RULES = 1
+"""Of the tokens in the search index, in `meta` from 2 on. An index that was made by other ones is made anew."""
 
 BUSY_TIMEOUT = 30.0
 """Seconds to wait for another process's transaction."""
@@ -64,7 +67,7 @@ _HINTS = {
 
 # Without ROWID the key is the id, and an index carries nothing else. Each listing has an index in its own order, only of
 # what is listed: without the one of an agent, a page of an agent that is rarely used takes 180 ms at 100,000 rows.
-_SCHEMA = """
+_SCHEMA_1 = """
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE session(
   id TEXT PRIMARY KEY, agent TEXT NOT NULL, cwd TEXT NOT NULL, title TEXT NOT NULL, createdAt TEXT NOT NULL,
@@ -84,6 +87,24 @@ CREATE TABLE state_unreadable(
   PRIMARY KEY(agent, session, name, value)
 );
 """
+# What search needs; what it means is in search.py. The texts have a table of their own, so that a walk along many matches reads
+# little. FTS5 gets tokens, which its own tokenizer leaves as they are: it separates at all of ASCII but letters and digits.
+_SCHEMA_2 = """
+ALTER TABLE session ADD COLUMN searched INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE session ADD COLUMN settled INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE session ADD COLUMN number INTEGER;
+CREATE INDEX behind ON session(updatedAt, id) WHERE prompted AND searched < seq;
+CREATE UNIQUE INDEX by_number ON session(number) WHERE number IS NOT NULL;
+CREATE TABLE document(
+  id INTEGER PRIMARY KEY, session INTEGER NOT NULL, scope INTEGER NOT NULL, seq INTEGER NOT NULL, entry TEXT NOT NULL,
+  at INTEGER NOT NULL
+);
+CREATE INDEX document_of ON document(session, seq);
+CREATE TABLE document_text(id INTEGER PRIMARY KEY, text TEXT NOT NULL, paths TEXT NOT NULL);
+CREATE VIRTUAL TABLE search USING fts5(text, path, content = '', columnsize = 0, tokenize = 'ascii');
+"""
+_STEPS = (_SCHEMA_1, _SCHEMA_2)
+"""From each version to the next one; states and rows stay."""
 
 
 class Mode(Enum):
@@ -128,6 +149,12 @@ def query(db: Connection, sql: str, *values: object) -> list[tuple[Any, ...]]:
         db.text_factory = factory
 
 
+def rules(db: Connection) -> int:
+    """Those that the search index was made by."""
+    rows = query(db, "SELECT value FROM meta WHERE name = 'rules'")
+    return int(rows[0][0]) if rows else 1
+
+
 class Database:
     """One SQLite file. It is opened, and made if absent, by the first call.
 
@@ -146,6 +173,10 @@ class Database:
         self._closed: Future[None] | None = None
         self._holders = 1
         self._synchronous = ""
+
+    def another(self) -> Database:
+        """The same file with a thread and a connection of its own: what takes long there keeps nobody waiting here."""
+        return Database(self.path, sync=self._sync, rebuildable=self._rebuildable, files=self._files)
 
     def shared(self) -> Database:
         """The same, for one more holder: each closes it, and the last one does."""
@@ -346,7 +377,8 @@ class Database:
         db.execute("PRAGMA journal_mode=WAL")
         db.execute(f"PRAGMA cache_size=-{CACHE}")
         if version < VERSION:  # synced, so that a file that is named is never half made
-            db.executescript(f"PRAGMA synchronous=FULL; BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
+            steps = " ".join(_STEPS[version:])
+            db.executescript(f"PRAGMA synchronous=FULL; BEGIN IMMEDIATE; {steps} PRAGMA user_version={VERSION}; COMMIT;")
         db.execute("SELECT id FROM session LIMIT 1").fetchone()
 
     def _move_aside(self) -> None:
