@@ -21,6 +21,7 @@ from acpd.agents.pool import AgentPool, Host, Log
 from acpd.agents.restore import Restorer
 from acpd.config import AgentChoice, Config, Paths
 from acpd.errors import AcpdError
+from acpd.indexing import catch_up_all
 from acpd.needs import Settings, Store
 from acpd.registry import Registry
 from acpd.router import Connection
@@ -215,6 +216,7 @@ class Daemon:
             registry.complete.set()
         day_ago = Clock(lambda: time.time_ns() - UNPROMPTED_DAYS * 86_400_000_000_000).now()
         await registry.forget_unprompted(day_ago)
+        await catch_up_all(registry.store, self._config.user, gently=True)
 
     async def _open_store(self) -> Store:
         return await asyncio.to_thread(open_store, self._config)

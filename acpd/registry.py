@@ -20,6 +20,7 @@ from acpd.storage.fold import Fold
 from acpd.storage.outline import before_turn, find
 from acpd.storage.rows import row_of
 from acpd.tasks import Tasks
+from acpd.turn import Turn
 from acpd.wire.ids import Clock, Ids
 from acpd.wire.lines import VERSION, Header, Parent
 
@@ -308,6 +309,14 @@ class Registry:
             self._gone.add(session_id)
         else:
             self._gone.discard(session_id)
+
+    async def searchable(self) -> None:
+        """As `refresh`, and what was said in turns that are over can be found. A running turn is searched when it is over."""
+        await self._completed()
+        for session_id, saver in list(self._savers.items()):
+            if (session := self.live.get(session_id)) is not None and session.state is Turn.IDLE:
+                with contextlib.suppress(StoreError):
+                    await saver.words()
 
     async def _completed(self) -> None:
         """Wait for the catalog of a new start, but not for ever: a big store that lost it takes its time."""

@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 from msgspec import UNSET
 
-from acpd import adoption, audience, errors, listing, trees
+from acpd import adoption, audience, errors, listing, searching, trees
 from acpd.agents.link import AgentLink
 from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import inner_id
@@ -487,4 +487,5 @@ _HANDLERS: dict[str, Handler] = {
     "session/set_mode": Connection.set_mode,
     "session/set_config_option": Connection.set_config_option,
     **trees.HANDLERS,
+    **searching.HANDLERS,
 }

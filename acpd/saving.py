@@ -1,4 +1,4 @@
-"""What follows a turn: context file, state modules, catalog row. All of it can be made anew from the log."""
+"""What follows a turn: context file, state modules, catalog row, search. All of it can be made anew from the log."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from msgspec import UNSET, Raw
 
 from acpd.errors import StoreError
+from acpd.indexing import catch_up
 from acpd.session import LiveSession
 from acpd.storage.contract import Row
 from acpd.storage.rows import row_of
@@ -15,13 +16,26 @@ from acpd.wire.lines import Stored
 
 DELAY = 1.0
 """Seconds from the end of a turn to its saving, so that quick turns are saved together."""
+WINDOWS = 5
+"""Windows of the log that are made searchable with one save. A session that is further behind is caught up by the next
+save, by the background of the next start, or by `acpd search`."""
 _MODULES = ("config", "usage", "plan")
 
 
 class Saver:
     """Saves one session, at most one save at a time, on every outcome of a turn."""
 
-    __slots__ = ("_context_parent", "_context_seq", "_discarded", "_lock", "_row_seq", "_saved", "_session", "_timer")
+    __slots__ = (
+        "_context_parent",
+        "_context_seq",
+        "_discarded",
+        "_lock",
+        "_row_seq",
+        "_saved",
+        "_session",
+        "_timer",
+        "_words_seq",
+    )
 
     def __init__(self, session: LiveSession) -> None:
         self._session = session
@@ -32,6 +46,7 @@ class Saver:
         self._lock: asyncio.Lock | None = None
         self._row_seq = -1
         self._discarded = False
+        self._words_seq = 0
 
     async def row(self, state: str = "open") -> None:
         """Bring the catalog's row up to the log. Raises StoreError; it is behind then, and the next call tries again."""
@@ -50,6 +65,24 @@ class Saver:
         session = self._session
         return row_of(session.key, session.header, session.fold, session.scribe.journal.size, state)
 
+    async def words(self) -> None:
+        """As `row`, and what was said can be searched. Raises StoreError."""
+        if self._words_seq != self._session.fold.seq:
+            async with self._alone():
+                await self._words("open")
+
+    async def _words(self, state: str) -> None:
+        """Documents and row in one transaction; the row alone where there is nothing to be searched."""
+        session = self._session
+        row = self.current(state)
+        if row.prompted and self._words_seq != row.seq:
+            put = await catch_up(session.store, session.key, row, windows=WINDOWS)
+            self._words_seq = row.seq
+            if put:
+                self._row_seq = row.seq
+                return
+        await self.row(state)
+
     def soon(self) -> None:
         """Save in DELAY seconds."""
         if self._timer is None:
@@ -64,15 +97,17 @@ class Saver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        session = self._session
-        if self._lock is None:  # an idle session has none
-            self._lock = asyncio.Lock()
-        async with self._lock:
-            for part in (self._modules, self._context, partial(self.row, state)):
+        async with self._alone():
+            for part in (self._modules, self._context, partial(self._words, state)):
                 try:
                     await part()
                 except StoreError:
-                    session.recorder.warnings += 1
+                    self._session.recorder.warnings += 1
+
+    def _alone(self) -> asyncio.Lock:
+        if self._lock is None:  # an idle session has none
+            self._lock = asyncio.Lock()
+        return self._lock
 
     async def _discard(self) -> None:
         """States of lines that the log lost with the power. Where it has a line of the kind, that one's replaces it."""

@@ -57,6 +57,12 @@ def test_nothing_needless(imported: set[str]) -> None:
     assert set() == imported & NEEDLESS
 
 
+def test_search_is_imported_by_who_searches(imported: set[str]) -> None:
+    """Its modules come with the first turn that is saved, or the first request for them: a start has none of them."""
+    names = {"acpd.storage.documents", "acpd.storage.finding", "acpd.storage.queries"}
+    assert set() == imported & (names | {f"acpd_backends.{name}" for name in ("search", "snippets", "tokens")})
+
+
 def test_acpd_itself_is_light() -> None:
     """`import acpd` loads nothing but a part of the standard library: what a name costs is paid where it is used."""
     code = "import acpd; print(*({name.split('.')[0] for name in sys.modules} - sys.stdlib_module_names - {'__main__'}))"

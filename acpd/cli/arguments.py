@@ -114,6 +114,9 @@ def _add_commands(top: Parser, shared: Parser) -> None:
     for command in (show, tree):
         command.add_argument("id", metavar="ID", help="a session's id, or the beginning of one")
 
+    search = commands.add_parser("search", parents=[shared], help="find words in the sessions of this folder, newest first")
+    _add_search(search)
+
     _add_care(commands, shared)
     _add_changes(commands, shared)
     paths = commands.add_parser("paths", parents=[shared], help="show where things are")
@@ -121,7 +124,7 @@ def _add_commands(top: Parser, shared: Parser) -> None:
     logs.add_argument("id", metavar="ID", nargs="?", help="only the agent of this session")
     logs.add_argument("--lines", type=_number, default=20, metavar="N", help="the last N lines of each (default 20)")
     config = commands.add_parser("config", parents=[shared], help="show the configuration and where each value comes from")
-    for command in (ls, tree, paths, config):
+    for command in (ls, tree, search, paths, config):
         command.add_argument("--json", action="store_true", help="one JSON value on stdout")
     show.add_argument("--json", action="store_true", help="one entry of the log on each line, as it is stored")
 
@@ -147,3 +150,15 @@ def _add_care(commands: Any, shared: Parser) -> None:
     migrate.add_argument("--dry-run", action="store_true", help="only say what it would do, and whether it can")
     for command in (fsck, gc):
         command.add_argument("--json", action="store_true", help="one JSON value on stdout")
+
+
+def _add_search(search: argparse.ArgumentParser) -> None:
+    search.add_argument("words_to_find", nargs="+", metavar="WORD", help="words, '\"a phrase\"', prefix*, tool:word, 'a -b'")
+    search.add_argument("--all", action="store_true", help="in every folder")
+    search.add_argument("--cwd", metavar="FOLDER", help="in the sessions of this folder")
+    search.add_argument("--agent", dest="agent_name", metavar="NAME", help="only sessions of this agent")
+    search.add_argument("--since", metavar="TIME", help="2026-11-30, 2026-11-30T12:00, or 7d ago")
+    search.add_argument("--until", metavar="TIME", help="before then")
+    search.add_argument("--best", action="store_true", help="the best of the newest matches first")
+    search.add_argument("--limit", type=_number, default=20, metavar="N", help="at most N hits, 0: all (default 20)")
+    search.add_argument("--per-session", type=_number, default=3, metavar="N", help="of one session at most N (default 3)")

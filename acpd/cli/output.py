@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -49,6 +50,12 @@ class Output:
     def say(self, text: str = "") -> None:
         self._stream.write((escaped(text) if self.terminal else text.encode(errors="replace").decode()) + "\n")
 
+    def marked(self, texts: Sequence[str]) -> None:
+        """One line; on a terminal every second text is bold."""
+        safe = [escaped(text) if self.terminal else text.encode(errors="replace").decode() for text in texts]
+        bold = ("\x1b[1m", "\x1b[m") if self.terminal else ("", "")
+        self._stream.write("".join(text if at % 2 == 0 else text.join(bold) for at, text in enumerate(safe)) + "\n")
+
     def json(self, value: object) -> None:
         """One value on one line. JSON escapes C0 itself; C1 and the rest are escaped on a terminal."""
         text = msgspec.json.encode(value).decode(errors="replace")
@@ -85,6 +92,27 @@ def ask(question: str) -> bool:
     sys.stderr.write(f"{escaped(one_line(question))} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+class Progress:
+    """How far something is, on one line of the terminal's stderr that goes again; at most ten times a second."""
+
+    def __init__(self, text: str) -> None:
+        """`text` has a place for the number that `tell` is given."""
+        self._text = text
+        self._shown = 0.0
+        self._terminal = sys.stderr.isatty()
+
+    def tell(self, count: int) -> None:
+        if self._terminal and time.monotonic() - self._shown > 0.1:
+            self._shown = time.monotonic()
+            sys.stderr.write(f"\r\x1b[K{self._text.format(count)}")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
 
 def give_up_stdout() -> None:

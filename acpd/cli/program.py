@@ -132,6 +132,10 @@ def _offline(call: Call) -> int | None:
             from acpd.cli import showing
 
             _wait(showing.show(call))
+        case "search":
+            from acpd.cli import search
+
+            _wait(search.search(call))
         case "tree":
             from acpd.cli import branches
 

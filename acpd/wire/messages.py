@@ -9,6 +9,7 @@ request's arrays are never dropped. What is passed on to an agent stays Raw, byt
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Annotated, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -98,6 +99,19 @@ class Label(Branch, gc=False, kw_only=True):
     """`label` null: none."""
 
     label: str | None
+
+
+class Search(Request, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """_acpd/search. `since` and `until` are times of RFC 3339 with a zone."""
+
+    query: str
+    agent: str | None = None
+    cwd: str | None = None
+    since: Annotated[datetime, Meta(tz=True)] | None = None
+    until: Annotated[datetime, Meta(tz=True)] | None = None
+    best: bool = False
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    perSession: Annotated[int, Meta(ge=0, le=100)] = 3
 
 
 class CancelRequest(Request, gc=False, kw_only=True):
@@ -265,6 +279,14 @@ def parse_branch(params: Params) -> Branch:
 
 def parse_label(params: Params) -> Label:
     return _parsed(Label, params)
+
+
+def parse_search(params: Params) -> Search:
+    """_acpd/search: ours, so that what is not known is refused: a filter that was misspelt would find too much."""
+    request = _parsed(Search, params)
+    if request.cwd is not None:
+        _absolute(request.cwd, "params.cwd")
+    return request
 
 
 def parse_cancel_request(params: Params) -> CancelRequest:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acpd.cli.output import Output, escaped, one_line, table
+from acpd.cli.output import Output, Progress, escaped, one_line, table
 
 
 class Terminal(io.StringIO):
@@ -69,3 +69,23 @@ def test_one_line() -> None:
 def test_table() -> None:
     """Columns are as wide as their widest cell, within the limits; no line ends in blanks."""
     assert ["a    bb…", "ccc"] == table([("a", "bbbbb"), ("ccc", "")], {1: 3})
+
+
+def test_matches_are_bold_on_a_terminal() -> None:
+    """Every second text, escaped like all others; elsewhere the texts alone."""
+    for stream, expected in ((Terminal(), "a\x1b[1mb\\x1b\x1b[mc\n"), (io.StringIO(), "ab\x1bc\n")):
+        Output(stream).marked(["a", "b\x1b", "c"])
+        assert expected == stream.getvalue()
+
+
+def test_progress_is_for_who_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line of a terminal's stderr, not too often, that goes again; nothing in a file."""
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr("sys.stderr", stream)
+        progress = Progress("{} done")
+        for number in range(1000):
+            progress.tell(number)
+        progress.end()
+        written = stream.getvalue()
+        assert written.startswith("\r\x1b[K0 done") == written.endswith("\r\x1b[K") == stream.isatty()
+        assert len(written) < 200

@@ -1,0 +1,62 @@
+"""`_acpd/search`: words in all of the user's sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+from acpd.errors import INVALID_PARAMS, QueryError, RequestError
+from acpd.indexing import searchable
+from acpd.listing import normal_folder
+from acpd.rpc.protocol import Params
+from acpd.wire import messages
+from acpd.wire.envelope import encode
+
+if TYPE_CHECKING:
+    from acpd.router import Connection
+    from acpd.storage.finding import Find, Hit
+
+
+async def search(connection: Connection, _identifier: bytes, params: Params) -> bytes:
+    """Raises RequestError(INVALID_PARAMS) that names the member. `complete` is false while sessions are still being read."""
+    said = messages.parse_search(params)
+    catalog = searchable(connection.registry.store)
+    folders = () if said.cwd is None else (await asyncio.to_thread(normal_folder, said.cwd),)
+    if "acpd.storage.finding" not in sys.modules:  # with the first search, not at the start
+        await asyncio.to_thread(importlib.import_module, "acpd.storage.finding")
+    find = _find(said, folders)
+    await connection.registry.searchable()
+    found = await catalog.search(find)
+    return encode({"hits": [as_json(hit) for hit in found.hits], "more": found.more, "complete": found.complete})
+
+
+def _find(said: messages.Search, folders: tuple[str, ...]) -> Find:
+    from acpd.storage.finding import Find
+    from acpd.storage.queries import parse
+
+    try:
+        query = parse(said.query)
+    except QueryError as error:
+        raise RequestError(INVALID_PARAMS, f"params.query: {error}") from None
+    since, until = (None if each is None else int(each.timestamp() * 1000) for each in (said.since, said.until))
+    return Find(
+        query=query,
+        agent=said.agent,
+        folders=folders,
+        since=since,
+        until=until,
+        best=said.best,
+        limit=said.limit,
+        each=said.perSession,
+    )
+
+
+def as_json(hit: Hit) -> dict[str, object]:
+    row = hit.row
+    session = {"sessionId": row.id, "title": row.title, "cwd": row.cwd, "agent": row.agent, "updatedAt": row.updatedAt}
+    return {**session, "entry": hit.entry, "seq": hit.seq, "at": hit.at, "scope": hit.scope, "snippet": hit.snippet}
+
+
+HANDLERS = {"_acpd/search": search}
