@@ -24,6 +24,7 @@ from acpd.wire import lines
 from acpd.wire.ids import Clock, Ids
 from acpd_backends.jsonl import JsonlJournals
 from acpd_backends.stores import open_store
+from tests.bench import words
 from tests.bench.starting import fill_sessions
 
 Figures = dict[str, float]
@@ -282,6 +283,8 @@ FUNCTIONS: dict[str, Function] = {
     "idle_sessions": idle_sessions,
     "appends": appends,
     "fdatasync": fdatasync,
+    "fill_words": words.fill,
+    "turn_words": words.turn,
 }
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.bench import big, stall, starting
+from tests.bench import big, stall, starting, words
 from tests.bench.kit import Bench, find, limit_agent
 from tests.support.paths import ROOT
 
@@ -146,6 +146,34 @@ def idle(bench: Bench) -> list[Result]:
     return [_judged("10", "idle session in memory", 4, kib, f"{kib:.1f} KiB", " KiB")]
 
 
+def search(bench: Bench) -> list[Result]:
+    megabytes = bench.size(200, 20)
+    home = str(bench.home("search"))
+    filled = bench.own("fill_words", home, megabytes)
+    saved = bench.own("turn_words", home)
+    command = bench.wrap(["sh", str(HERE / "instant_agent.sh")])
+    found = words.measure(command, bench.env("search", "process"), words.Vocabulary().queries(), bench.size(100, 20))
+    kinds = ", ".join(f"{kind} {each:.2f}" for kind, each in found.each.items())
+    cost = saved["index_us"] - saved["put_us"]
+    built = f"{filled['seconds']:.0f} s, {filled['seconds'] / filled['documents'] * 1e6:.0f} us a document of 1 KB"
+    built += f"; p99 of a batch of {words.BATCH}: {filled['batch_ms']:.0f} ms"
+    return [
+        _judged(
+            "11",
+            f"search over {megabytes} MB, through the protocol: p50",
+            1,
+            found.p50,
+            f"{found.p50:.2f} ms (CPU {found.cpu:.2f})",
+            " ms",
+        ),
+        _judged("11", "its p99", 10, found.p99, f"{found.p99:.1f} ms", " ms"),
+        Result("11", "median by kind of query, ms", "", kinds, None),
+        _judged("11", "its index, beside the texts", 0.4, filled["of_text"], f"{filled['of_text']:.2f}x", "x text"),
+        Result("11", "building it", "", built, None),
+        Result("11", "what a turn's save takes more (five documents)", "", f"{cost:.0f} us", None),
+    ]
+
+
 def stalled(bench: Bench) -> list[Result]:
     megabytes = bench.size(200, 50)
     found = stall.measure(bench.wrap(limit_agent()), bench.env("stall", "process"), megabytes)
@@ -222,6 +250,7 @@ ROWS: dict[str, Callable[[Bench], list[Result]]] = {
     "8": catalog,
     "9": listing,
     "10": idle,
+    "11": search,
     "12": stalled,
     "13": power,
     "15": start,

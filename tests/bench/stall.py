@@ -27,7 +27,7 @@ class Stalled(NamedTuple):
     updates: int
 
 
-class _Client:
+class Client:
     """Blocking; reads only when it is told to."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
@@ -72,7 +72,7 @@ class _Client:
         self.process.stdout.close()
 
 
-def _cpu(pid: int) -> int:
+def cpu(pid: int) -> int:
     """Clock ticks that the process has used."""
     with open(f"/proc/{pid}/stat", "rb") as stat:
         fields = stat.read().rpartition(b")")[2].split()
@@ -84,7 +84,7 @@ def _until_quiet(pid: int) -> int:
     peak, used, since, end = 0, -1, time.monotonic(), time.monotonic() + PATIENCE
     while time.monotonic() < end:
         peak = max(peak, rss(pid))
-        now = _cpu(pid)
+        now = cpu(pid)
         if now != used:
             used, since = now, time.monotonic()
         elif time.monotonic() - since > QUIET:
@@ -93,7 +93,7 @@ def _until_quiet(pid: int) -> int:
     raise RowFailed(f"acpd did not come to rest in {PATIENCE:.0f} s")
 
 
-def _drain(client: _Client, updates: int) -> tuple[int, int]:
+def _drain(client: Client, updates: int) -> tuple[int, int]:
     """Read until the prompt's answer: characters of text that came, and the largest resident size meanwhile."""
     letters, peak, rest, end = 0, 0, b"", time.monotonic() + PATIENCE
     while time.monotonic() < end:
@@ -108,7 +108,7 @@ def _drain(client: _Client, updates: int) -> tuple[int, int]:
 def measure(command: Sequence[str], env: Mapping[str, str], megabytes: int) -> Stalled:
     """Let the agent behind `command` stream so much at a client that does not read. Raises RowFailed."""
     updates = megabytes * 1_000_000 // (SIZE + 200)
-    client = _Client(command, env)
+    client = Client(command, env)
     try:
         client.send(1, "initialize", {"protocolVersion": 1, "clientCapabilities": {}})
         client.answer(1)
