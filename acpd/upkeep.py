@@ -105,7 +105,7 @@ def _seq(value: bytes) -> int:
 def _of_row(known: Row | None, row: Row, path: str) -> list[Found]:
     if known is None:
         return [Found(kind="row-missing", path=path)]
-    wrong = [name for name in Row.__struct_fields__ if getattr(known, name) != getattr(row, name)]
+    wrong = [name for name in Row.__struct_fields__ if name != "searched" and getattr(known, name) != getattr(row, name)]
     return [Found(kind="row-behind", path=path, detail=", ".join(wrong))] if wrong else []
 
 
@@ -124,7 +124,9 @@ async def mend(store: Store, key: Key) -> Report:
             if store.journals.upkeep is not None:
                 await store.journals.upkeep.renew(key)
             report = await look(store, key, ours=True)
-        if any(each.kind.startswith("row") for each in report.found):
+        if kept:
+            await store.catalog.delete(key.session)  # with what is searched of it: its lines have other numbers now
+        if kept or any(each.kind.startswith("row") for each in report.found):
             await store.catalog.put(report.row)
         return Report(key, [each for each in report.found if not each.kind.startswith("row")], report.row, kept)
     finally:
@@ -157,8 +159,8 @@ async def remove(store: Store, key: Key, row: Row | None) -> None:
     if row is not None:
         with contextlib.suppress(StoreError):  # on a full disk the deleting has to go on
             await store.catalog.put(replace(row, state="open"))
-    await store.journals.delete(key)
     await store.session.delete(key)
+    await store.journals.delete(key)  # behind all else: as long as there is a log, this can be done again
     await store.catalog.delete(key.session)
 
 

@@ -98,15 +98,15 @@ class Progress:
     """How far something is, on one line of the terminal's stderr that goes again; at most ten times a second."""
 
     def __init__(self, text: str) -> None:
-        """`text` has a place for the number that `tell` is given."""
+        """`text` has a place for each number that `tell` is given."""
         self._text = text
         self._shown = 0.0
         self._terminal = sys.stderr.isatty()
 
-    def tell(self, count: int) -> None:
+    def tell(self, *counts: int) -> None:
         if self._terminal and time.monotonic() - self._shown > 0.1:
             self._shown = time.monotonic()
-            sys.stderr.write(f"\r\x1b[K{self._text.format(count)}")
+            sys.stderr.write(f"\r\x1b[K{self._text.format(*counts)}")
             sys.stderr.flush()
 
     def end(self) -> None:

@@ -42,10 +42,13 @@ async def _close(store: Store) -> None:
 
 async def _bring_up_to_date(store: Store) -> StoreError | None:
     """The error where the store may only be read: what the catalog knows already has to do."""
+    progress = output.Progress("making the list of sessions: {} of {} read")
     try:
-        await store.catalog.recover(store.journals)
+        await store.catalog.recover(store.journals, progress.tell)
     except StoreError as error:
         return error
+    finally:
+        progress.end()
     return None
 
 

@@ -44,6 +44,7 @@ KINDS: dict[str, Kind] = {
     "missing-parent": Kind("damage", "the entry before it is gone: shown with a gap mark behind the last one", _COPY, log=True),
     "cycle": Kind("damage", "an entry that comes after itself: shown with a gap mark behind the last one", _COPY, log=True),
     "duplicate-id": Kind("damage", "an id that an earlier entry has; both are shown", _COPY, log=True),
+    "repeated-line": Kind("damage", "a line that stands twice; it counts once", _COPY, log=True),
     "missing-leaf": Kind("damage", "it says to go on at an entry that is not there; it does not count", _COPY, log=True),
     "empty": Kind(
         "damage", "the file is empty: acpd was killed before the first write, or the file system lost it", _COPY, log=True

@@ -62,9 +62,15 @@ class SqliteCatalog(SearchCatalog):
         That a known session is open outlives a loss of power, or its row would not be read again. A log without a row is
         found without that.
         """
-        is_open = row.state == "open"
-        await self._database.write(lambda db: _put(db, row), durable=is_open and row.seq > 0 and row.id not in self._marked)
-        (self._marked.add if is_open else self._marked.discard)(row.id)
+        await self._database.write(lambda db: _put(db, row), durable=self._opens(row))
+        self._written(row)
+
+    def _opens(self, row: Row) -> bool:
+        """Whether this says of a known session that it is open, for the first time."""
+        return row.state == "open" and row.seq > 0 and row.id not in self._marked
+
+    def _written(self, row: Row) -> None:
+        (self._marked.add if row.state == "open" else self._marked.discard)(row.id)
         self._index.changed(row)
 
     async def get(self, session_id: str, /) -> Row | None:
@@ -102,9 +108,10 @@ class SqliteCatalog(SearchCatalog):
     async def index(self, session_id: str, batch: Batch, /, row: Row | None = None) -> bool:
         """Raises StoreError. The tokens are made before the transaction, in a thread."""
         prepared = await asyncio.to_thread(_prepared, batch)
-        taken = await self._database.write(lambda db: _take(db, session_id, prepared, row))
+        durable = row is not None and self._opens(row)
+        taken = await self._database.write(lambda db: _take(db, session_id, prepared, row), durable=durable)
         if row is not None:
-            self._index.changed(row)
+            self._written(row)
         return taken
 
     async def behind(self, /, *, after: After | None = None, limit: int = 100) -> list[Row]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from acpd.storage.contract import Backend, Key, Session
-from acpd.storage.testing import BackendConformance, SearchConformance, SessionConformance
+from acpd.storage.contract import Backend, Key
+from acpd.storage.testing import BackendConformance, SearchConformance
 from acpd_backends.names import Layout, encode
 from acpd_backends.stores import open_store
 

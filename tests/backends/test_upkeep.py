@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -15,8 +16,9 @@ import pytest
 from msgspec.structs import replace
 
 from acpd.needs import Store
+from acpd.storage import tree
 from acpd.storage.contract import Key, Row
-from acpd.storage.upkeep import Found
+from acpd.storage.upkeep import KINDS, Found
 from acpd.upkeep import look, mend
 from acpd.wire.blobs import extract
 from acpd.wire.ids import Ids
@@ -145,6 +147,15 @@ async def test_states_are_checked(tmp_path: Path) -> None:
     assert ["acpd.usage", "memory"] == await store.session.names(KEY)
     assert b"{" == memory.read_bytes()
     await close(store)
+
+
+def test_every_finding_of_a_tree_has_words() -> None:
+    """What the tree's table names, fsck explains."""
+    assert tree.__doc__ is not None
+    rows = re.findall(r"^\| ([a-z0-9, -]+) \|", tree.__doc__, re.MULTILINE)
+    found = {kind for row in rows for kind in row.split(", ")} - {"finding"}
+    assert len(found) > 10
+    assert found <= set(KINDS)
 
 
 async def test_what_lies_about_is_told(tmp_path: Path) -> None:

@@ -160,6 +160,23 @@ def test_exit_codes(tmp_path: Path) -> None:
     assert "acpd fsck --repair s1" in out
 
 
+def test_lines_that_stand_twice_are_taken_out(tmp_path: Path) -> None:
+    """The repaired copy is the log as it was; what is searched of it is searched anew."""
+    told = Told(tmp_path)
+    Shelf(tmp_path).add("s1", conversation())
+    log = next(tmp_path.rglob("*.log.jsonl"))
+    whole = log.read_bytes()
+    log.write_bytes(whole + b"".join(whole.splitlines(keepends=True)[-3:]))
+    assert 1 == len(json.loads(told("search", "hello", "--all", "--json").out))
+    code, out, _ = told("fsck", "s1")
+    assert 1 == code
+    assert {"repeated-line", "seq"} <= set(kinds(out))
+    assert 0 == told("fsck", "--repair", "s1")[0]
+    assert whole == log.read_bytes()
+    assert [] == [each for each in told.fsck()[1] if each["weight"] != "note"]
+    assert 1 == len(json.loads(told("search", "hello", "--all", "--json").out))
+
+
 def test_a_session_that_is_open_is_not_repaired(tmp_path: Path) -> None:
     """A held lease is told with its pid; the log is not touched; its end and caches are being written, and not judged."""
     Shelf(tmp_path).add("s1", conversation())
