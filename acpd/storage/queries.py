@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from typing import Literal, NamedTuple
+from unicodedata import normalize
 
 from acpd.errors import QueryError
 
@@ -68,7 +69,7 @@ def _term(match: re.Match[str]) -> Term | None:
     phrase, word = match["phrase"], match["word"]
     text = phrase if phrase is not None else word
     prefix = bool(match["star"]) if phrase is not None else text.endswith("*")
-    words = tuple(each for each in text.split() if _CONTENT.search(each))
+    words = tuple(each for each in text.split() if _CONTENT.search(normalize("NFKC", each)))  # a circled letter is one too
     return Term(words, scope, prefix, bool(match["no"])) if words else None
 
 

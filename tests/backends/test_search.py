@@ -387,6 +387,7 @@ TEXTS = st.one_of(
 
 @given(TEXTS)
 @example("Ａ_a1 İx")
+@example("㉠")
 def test_a_document_is_found_by_each_of_its_words(text: str) -> None:
     """What stands between white space finds the document, whatever it is, as long as it has a letter or a digit."""
     words = Words()
