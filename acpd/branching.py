@@ -62,11 +62,15 @@ def _move(session: LiveSession, entry: str) -> None:
 async def label(session: LiveSession, entry: str, text: str | None) -> str:
     """Give an entry a name, or (None) take it away. Durable; returns the entry's id.
 
-    Raises RequestError for a text that is no label, EntryNotFound, StoreError.
+    Raises RequestError for a text that is no label, or that of another entry; EntryNotFound, StoreError.
     """
     if text is not None:
         text = checked(text)
     name = await _find(session, entry)
+    taken = next((other for other, label in session.fold.labels.items() if label == text and other != name), None)
+    if text is not None and taken is not None:
+        cause = f"label {text!r} is that of entry {taken}: take it away there first, or choose another"
+        raise RequestError(INVALID_PARAMS, cause)
     if session.fold.labels.get(name) != text:
         session.scribe.fact("label", b',"entry":%b,"label":%b' % (encode(name), encode(text)))
     session.audience.publish()

@@ -7,8 +7,6 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 
-from msgspec.structs import replace
-
 from acpd import pages
 from acpd.errors import INVALID_REQUEST, RequestError, SessionBusy, SessionNotFound, SessionReadOnly, StoreError
 from acpd.needs import Agents, Settings, Store
@@ -377,11 +375,9 @@ class Registry:
                 return
             if before is not None:
                 await before(row.agent, row.inner)
-            with contextlib.suppress(StoreError):  # on a full disk the deleting has to go on
-                # If this process is killed behind the log, the next start looks for it again, and drops the row.
-                await self.store.catalog.put(replace(row, state="open"))
-            await self.store.session.delete(key)
-            await self.store.journals.delete(key)  # behind all else: as long as there is a log, this can be done again
+            from acpd.upkeep import remove  # of no use to a start
+
+            await remove(self.store, key, row)
             await self._remove_row(session_id)
         finally:
             await self.store.lease.give_up(key)

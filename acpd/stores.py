@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from acpd.config import Config
-from acpd.errors import ConfigError, StoreError
+from acpd.errors import AcpdError, ConfigError, StoreError
 from acpd.needs import Store
 from acpd.storage.contract import Backend
 
@@ -47,9 +47,23 @@ def open_store(config: Config) -> Store:
         known = ", ".join((*BACKENDS, *entry_points(group=GROUP).names))
         where = config.sources.get("storage.backend", "default")
         raise ConfigError(f"{where}: unknown storage backend {storage.backend!r}", hint=f"[storage] backend is one of {known}")
-    own: Backend = next(iter(found)).load()(Path(storage.path), user=config.user, sync=storage.sync)
+    own = _third(next(iter(found)), config)
     other: Backend = made("workspace")
     return _whole(Backend(own.session, own.journals or other.journals, own.catalog or other.catalog, own.lease or other.lease))
+
+
+def _third(entry: Any, config: Config) -> Backend:
+    """What the code behind this entry point opens. Raises ConfigError for one that cannot be used, StoreError as it comes."""
+    hint = f"{entry.value} comes with the package that brings this backend: repair or remove that, or choose another backend"
+    try:
+        made = entry.load()(Path(config.storage.path), user=config.user, sync=config.storage.sync)
+    except AcpdError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"storage backend {entry.name!r} cannot be used: {error!r}", hint=hint) from error
+    if not isinstance(made, Backend):
+        raise ConfigError(f"storage backend {entry.name!r} opened a {type(made).__name__}, not a Backend", hint=hint)
+    return made
 
 
 def _whole(backend: Backend) -> Store:

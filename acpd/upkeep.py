@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -25,12 +25,16 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 
 
 class Report(NamedTuple):
-    """What was found. `row`: what the catalog has to say. `kept`: originals that a repaired copy took the place of."""
+    """What was found. `row`: what the catalog has to say. `kept`: originals that a repaired copy took the place of.
+
+    `mended`: what was wrong before, and is not any more.
+    """
 
     key: Key
     found: list[Found]
     row: Row
     kept: list[str]
+    mended: Sequence[Found] = ()
 
 
 class _Fold(Struct):
@@ -113,7 +117,7 @@ async def mend(store: Store, key: Key) -> Report:
     """What is still wrong after all was put right that can be. Raises SessionBusy, SessionNotFound, StoreError."""
     await store.lease.take(key)
     try:
-        report = await look(store, key, ours=True)
+        report = first = await look(store, key, ours=True)
         if _is_newer(report.found):
             return report
         kept = await _mend_log(store, key, report.found)
@@ -128,7 +132,10 @@ async def mend(store: Store, key: Key) -> Report:
             await store.catalog.delete(key.session)  # with what is searched of it: its lines have other numbers now
         if kept or any(each.kind.startswith("row") for each in report.found):
             await store.catalog.put(report.row)
-        return Report(key, [each for each in report.found if not each.kind.startswith("row")], report.row, kept)
+        found = [each for each in report.found if not each.kind.startswith("row")]
+        left = {each.kind for each in found}
+        mended = [each for each in first.found if each.weight != "note" and each.kind not in left]
+        return Report(key, found, report.row, kept, mended)
     finally:
         await store.lease.give_up(key)
 
@@ -152,16 +159,15 @@ async def rows_without_log(store: Store, sessions: set[str]) -> AsyncIterator[Ro
 
 
 async def remove(store: Store, key: Key, row: Row | None) -> None:
-    """Every artefact of a session; the caller has its lease. Raises StoreError; done again, it goes on.
+    """Every artefact of a session but its row, which the caller removes then; it has the lease.
 
-    `row`: its row, marked so that, if this process is killed behind the log, the next start drops it.
+    Raises StoreError; done again, it goes on. `row` is marked so that, if this process is killed, the next start goes on.
     """
     if row is not None:
         with contextlib.suppress(StoreError):  # on a full disk the deleting has to go on
-            await store.catalog.put(replace(row, state="open"))
+            await store.catalog.put(replace(row, state="deleting"))
     await store.session.delete(key)
     await store.journals.delete(key)  # behind all else: as long as there is a log, this can be done again
-    await store.catalog.delete(key.session)
 
 
 async def take_and_remove(store: Store, key: Key, row: Row | None) -> None:
@@ -169,6 +175,7 @@ async def take_and_remove(store: Store, key: Key, row: Row | None) -> None:
     await store.lease.take(key)
     try:
         await remove(store, key, row)
+        await store.catalog.delete(key.session)
     finally:
         await store.lease.give_up(key)
 
@@ -206,6 +213,7 @@ async def remove_old(store: Store, old: Old, before: str) -> bool:
         if not await _is_old(store, old.key, before):
             return False
         await remove(store, old.key, old.row)
+        await store.catalog.delete(old.key.session)
     finally:
         await store.lease.give_up(old.key)
     return True

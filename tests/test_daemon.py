@@ -48,6 +48,7 @@ def plug_in(monkeypatch: pytest.MonkeyPatch, **made: Any) -> list[dict[str, Any]
     class Found:
         def __init__(self, name: str) -> None:
             self.name = name
+            self.value = "theirs:open_store"
 
         def load(self) -> Any:
             return opener(made[self.name])
@@ -79,6 +80,28 @@ def test_a_third_partys_whole_store(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     whole = open_built_in("json", tmp_path / "theirs")
     plug_in(monkeypatch, theirs=whole._asdict())
     assert whole == Backend(*stores.open_store(config(tmp_path / "s", "theirs")))
+
+
+@pytest.mark.parametrize("made", [ImportError("no module named theirs"), ZeroDivisionError(), {}, None])
+def test_a_third_partys_store_that_cannot_be_used(made: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line that names the backend, the cause and the next step; no traceback."""
+
+    class Entry:
+        name, value = "theirs", "theirs:open_store"
+
+        def load(self) -> Any:
+            if isinstance(made, ImportError):
+                raise made
+            return self.open
+
+        def open(self, *_: object, **__: object) -> object:
+            if isinstance(made, Exception):
+                raise made
+            return made
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: [Entry()])
+    with pytest.raises(ConfigError, match=r"storage backend 'theirs' .*theirs:open_store comes with the package"):
+        stores.open_store(config(tmp_path, "theirs"))
 
 
 def test_an_unknown_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

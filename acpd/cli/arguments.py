@@ -153,7 +153,7 @@ def _add_care(commands: Any, shared: Parser) -> None:
 
 
 def _add_search(search: argparse.ArgumentParser) -> None:
-    search.add_argument("words_to_find", nargs="+", metavar="WORD", help="words, '\"a phrase\"', prefix*, tool:word, 'a -b'")
+    search.add_argument("words_to_find", nargs="*", metavar="WORD", help="words, '\"a phrase\"', prefix*, tool:word, 'a -b'")
     search.add_argument("--all", action="store_true", help="in every folder")
     search.add_argument("--cwd", metavar="FOLDER", help="in the sessions of this folder")
     search.add_argument("--agent", dest="agent_name", metavar="NAME", help="only sessions of this agent")
@@ -161,4 +161,6 @@ def _add_search(search: argparse.ArgumentParser) -> None:
     search.add_argument("--until", metavar="TIME", help="before then")
     search.add_argument("--best", action="store_true", help="the best of the newest matches first")
     search.add_argument("--limit", type=_number, default=20, metavar="N", help="at most N hits, 0: all (default 20)")
-    search.add_argument("--per-session", type=_number, default=3, metavar="N", help="of one session at most N (default 3)")
+    search.add_argument(
+        "--per-session", type=_number, metavar="N", help="of one session at most N, 0: all (default 3, with --limit 0 all)"
+    )

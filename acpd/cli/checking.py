@@ -22,13 +22,17 @@ class Told:
         self.sessions = 0
         self.wrong = 0
         self.notes = 0
+        self.mended = 0
         self.kept: list[str] = []
         self.failed = False
         """Whether something could not be looked at, or not be repaired."""
         self._found: list[dict[str, object]] = []
+        self._mended: list[dict[str, object]] = []
 
     def report(self, report: Report) -> None:
         self.sessions += 1
+        for each in report.mended:
+            self.one(each, report.key.session, mended=True)
         for each in report.found:
             self.one(each, report.key.session)
         for path in report.kept:
@@ -36,23 +40,25 @@ class Told:
             if not self._call.values.json:
                 self._call.out.say(f"{path}: the log as it was; a repaired copy has its place")
 
-    def one(self, found: Found, session: str) -> None:
+    def one(self, found: Found, session: str, *, mended: bool = False) -> None:
         note = found.weight == "note"
+        self.mended += mended
         self.notes += note
-        self.wrong += not note
+        self.wrong += not note and not mended
         if self._call.values.json:
-            self._found.append(as_json(found, session))
+            (self._mended if mended else self._found).append(as_json(found, session))
         else:
-            self._call.out.say(as_line(found, session))
+            self._call.out.say(as_line(found, session, mended=mended))
 
     def end(self) -> int:
         """The exit code."""
         if self._call.values.json:
-            self._call.out.json({"sessions": self.sessions, "found": self._found, "kept": self.kept})
+            told = {"sessions": self.sessions, "found": self._found, "repaired": self._mended, "kept": self.kept}
+            self._call.out.json(told)
         else:
-            self._call.out.say(
-                f"{_count(self.sessions, 'session')}: {_count(self.wrong, 'finding')}, {_count(self.notes, 'note')}"
-            )
+            counts = [_count(self.wrong, "finding"), _count(self.notes, "note")]
+            counts += [f"{self.mended} repaired"] if self._call.values.repair else []
+            self._call.out.say(f"{_count(self.sessions, 'session')}: {', '.join(counts)}")
         return FOUND if self.wrong or self.failed else 0
 
 
@@ -65,8 +71,11 @@ async def fsck(call: Call) -> int:
             keys = [key async for key in store.journals.scan(call.config.user)]
             chosen = keys if prefix is None else [_chosen(keys, prefix)]
             known = {row.id for row in await store.catalog.find("", limit=1 << 40)}
-            for key in sorted(chosen, key=lambda key: key.session):
+            progress = output.Progress("{} of {} sessions checked")
+            for number, key in enumerate(sorted(chosen, key=lambda key: key.session)):
+                progress.tell(number, len(chosen))
                 await _check(store, key, told, listed=bool(known), repair=call.values.repair)
+            progress.end()
             if prefix is None:
                 await _beside(store, {key.session for key in keys}, told, call)
     elif prefix is not None:
@@ -103,8 +112,8 @@ async def _beside(store: Store, sessions: set[str], told: Told, call: Call) -> N
     async for row in rows_without_log(store, sessions):
         if call.values.repair:
             await store.catalog.delete(row.id)
-        else:
-            told.one(Found(kind="row-alone", path=store.journals.log_path(Key(row.agent, row.id, row.user))), row.id)
+        found = Found(kind="row-alone", path=store.journals.log_path(Key(row.agent, row.id, row.user)))
+        told.one(found, row.id, mended=call.values.repair)
     if store.journals.upkeep is not None:
         for each in await store.journals.upkeep.left(call.config.user):
             told.one(each, "")
@@ -124,12 +133,12 @@ def as_json(found: Found, session: str) -> dict[str, object]:
     }
 
 
-def as_line(found: Found, session: str) -> str:
+def as_line(found: Found, session: str, *, mended: bool = False) -> str:
     """`PATH:LINE: kind (detail): what it means; what to do`, as compilers have it."""
     kind = KINDS[found.kind]
     place = f"{found.path}:{found.line}" if found.line else found.path
     detail = f" ({output.one_line(found.detail)})" if found.detail else ""
-    return f"{place}: {found.kind}{detail}: {kind.meaning}; {_remedy(found, session)}"
+    return f"{place}: {found.kind}{detail}: {kind.meaning}; {'repaired' if mended else _remedy(found, session)}"
 
 
 def _remedy(found: Found, session: str) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
+from acpd.cli import output
 from acpd.cli.call import Call
 from acpd.cli.store import exists
 from acpd.errors import ConfigError
@@ -24,22 +24,21 @@ async def migrate(call: Call) -> None:
     if not exists(call.config):
         call.out.say(f"there is no store in {storage.path} yet: nothing to migrate")
         return
-    migration = resolve(MIGRATION)(Path(storage.path), storage.backend, target, progress=_progress)
+    progress = output.Progress("{} of {} sessions")
+    migration = resolve(MIGRATION)(Path(storage.path), storage.backend, target, progress=progress.tell)
     keys = await migration.plan()
     if call.values.dry_run:
         call.out.say(f"would migrate {len(keys)} sessions of {storage.path} from {storage.backend} to {target}")
         return
-    moved = await migration.run()
+    try:
+        moved = await migration.run()
+    finally:
+        progress.end()
     logs = f"{moved.logs} logs, {moved.blobs} blobs, " if migration.moves_logs else f"{moved.logs} logs serve both; "
     call.out.say(f"in {target} now, and compared byte for byte: {logs}{moved.states} states")
     kept = ", ".join(os.path.join(storage.path, pattern) for pattern in migration.kept())
     call.out.say(f"kept as it was, until you remove it: {kept}")
+    if migration.aside:
+        call.out.say(f"what {target} had before is beside it, with .before-N behind its name: {', '.join(migration.aside)}")
     call.out.say(f"now say so in {call.paths.config_file}:")
     call.out.say(f'\n[storage]\nbackend = "{target}"')
-
-
-def _progress(done: int, count: int) -> None:
-    """On a terminal: one line that is written over."""
-    if sys.stderr.isatty() and (done % 50 == 0 or done == count):
-        sys.stderr.write(f"\r{done} of {count} sessions" + ("\n" if done == count else ""))
-        sys.stderr.flush()

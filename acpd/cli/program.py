@@ -54,6 +54,9 @@ def _run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
     values, unknown = parser.parse_known_args(before)
     if unknown and values.command == "run":
         raise ConfigError(f"acpd run does not know {unknown[0]}", hint="put -- before the agent: acpd run -- COMMAND ARG...")
+    if values.command == "search":
+        values.words_to_find += [*(word for word in unknown if not word.startswith("--")), *after]
+        unknown, after = [word for word in unknown if word.startswith("--")], []
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if after and values.command != "run":

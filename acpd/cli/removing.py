@@ -77,6 +77,8 @@ class Sweeping:
             self.call.out.say(f"{'would remove' if self.dry else 'removed'} {text}")
 
     def busy(self, session: str, pid: int | None) -> None:
+        if any(one["session"] == session for one in self.skipped):
+            return
         self.skipped.append({"session": session, "pid": pid})
         if not self.call.values.json:
             self.call.out.say(f"skipped session {session}: open in {f'pid {pid}' if pid else 'another process'}")
@@ -140,7 +142,9 @@ async def _sessions(store: Store, sweeping: Sweeping, before: str) -> None:
 
 async def _blobs(store: Store, sweeping: Sweeping, key: Key) -> None:
     try:
-        if await store.lease.holder(key) is not None:  # its newest blobs are named by a line that is still to come
+        pid = await store.lease.holder(key)
+        if pid is not None:  # its newest blobs are named by a line that is still to come
+            sweeping.busy(key.session, pid)
             return
         found = await garbage(store, key)
         if found and not sweeping.dry:

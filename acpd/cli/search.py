@@ -63,6 +63,8 @@ def _find(call: Call) -> Find:
     from acpd.storage.queries import parse
 
     values = call.values
+    if not values.words_to_find:
+        raise ConfigError("acpd search has no word to look for", hint="acpd search WORD...; acpd search --help")
     try:
         query = parse(" ".join(values.words_to_find))
     except QueryError as error:
@@ -80,7 +82,7 @@ def _find(call: Call) -> Find:
         until=_moment("--until", values.until),
         best=values.best,
         limit=values.limit or ALL,
-        each=values.per_session if values.limit else 0,
+        each=values.per_session if values.per_session is not None else 3 if values.limit else 0,
     )
 
 

@@ -174,9 +174,6 @@ class Journals(ABC):
     async def delete(self, key: Key, /) -> None:
         """Remove log, context, index, blobs. Absent is no error."""
 
-    async def confirm_gone(self, key: Key, /) -> None:
-        """That there is no log of this session outlives a loss of power. Raises StoreError. Removes nothing."""
-
     @abstractmethod
     def scan(self, user: str | None, /) -> AsyncIterator[Key]:
         """Every log of this user, in no order."""
@@ -235,7 +232,8 @@ class Row(Struct, frozen=True, kw_only=True):
     parent: str | None = None
     dirs: tuple[str, ...] = ()
     state: str = "clean"
-    """"open": its lease was taken and not given up; the log may know more."""
+    """"open": its lease was taken and not given up; the log may know more. "deleting": if there is no log any more,
+    what is left of the session goes."""
     searched: int = 0
     """The seq up to which the session can be searched. The catalog's own: `put` leaves it as it is."""
 

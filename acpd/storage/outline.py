@@ -98,7 +98,8 @@ def stretches(tree: SessionTree, labels: dict[str, str], notes: Notes) -> list[S
 def _children(tree: SessionTree, position: int, depth: int, path: set[int]) -> list[Stretch]:
     """What begins behind this entry, the one that is told first at the end."""
     children = tree.children(position)
-    main = next((child for child in children if child in path), children[-1] if children else ROOT)
+    is_leaf = position != ROOT and tree.ids[position] == tree.leaf  # behind it everything is another branch
+    main = next((child for child in children if child in path), ROOT if is_leaf or not children else children[-1])
     many = len(children) > 1
     begun = [Stretch(child, child, depth + (child != main), begins=child != main, forks=many) for child in children]
     begun.sort(key=lambda one: (one.first != main, -one.first))

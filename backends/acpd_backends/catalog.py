@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from acpd.storage.contract import After, Journals, Key, Lease, Row, SearchCatalog
 from acpd_backends.index import LIMIT, SessionsJson
 from acpd_backends.names import Layout
-from acpd_backends.sqlite import RULES, Database, execute, query, rules
+from acpd_backends.sqlite import BEHIND, RULES, Database, execute, query, rules
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -27,8 +27,9 @@ _KEPT = ("id", "agent", "cwd", "inner")
 """Never changed by a turn. Leaving them alone spares the primary key and the index of inner ids: half the pages."""
 _NAMES = ", ".join(f'"{name}"' for name in COLUMNS)
 _PLACE = {name: f"?{i}" for i, name in enumerate(COLUMNS, 1)}
-_AGAIN = f"searched = iif(searched > {_PLACE['seq']}, -1, searched)"
-"""A log that became shorter is another one: an older copy was put in its place."""
+_OTHER = f"searched > {_PLACE['seq']} OR (searched > 0 AND seq = {_PLACE['seq']} AND size <> {_PLACE['size']})"
+_AGAIN = f"searched = iif({_OTHER}, -1, searched)"
+"""A log that became shorter, or another size without another line, is another one: a copy of it, or an edited one."""
 _SET = ", ".join([*(f"{name} = {_PLACE[name]}" for name in COLUMNS if name not in _KEPT), _AGAIN])
 _SAME = " AND ".join(f'"{name}" IS {_PLACE[name]}' for name in _KEPT)
 _ALL = ", ".join(f'"{name}" = {_PLACE[name]}' for name in COLUMNS[1:]) + f", {_AGAIN}"
@@ -59,15 +60,15 @@ class SqliteCatalog(SearchCatalog):
     async def put(self, row: Row, /) -> None:
         """Raises StoreError. Cancelling gives up the answer, not the writing.
 
-        That a known session is open outlives a loss of power, or its row would not be read again. A log without a row is
-        found without that.
+        That a known session is open, or being deleted, outlives a loss of power, or its row would not be read again. A log
+        without a row is found without that.
         """
         await self._database.write(lambda db: _put(db, row), durable=self._opens(row))
         self._written(row)
 
     def _opens(self, row: Row) -> bool:
-        """Whether this says of a known session that it is open, for the first time."""
-        return row.state == "open" and row.seq > 0 and row.id not in self._marked
+        """Whether this says of a known session, for the first time, that it is open, or that it is being deleted."""
+        return row.state == "deleting" or (row.state == "open" and row.seq > 0 and row.id not in self._marked)
 
     def _written(self, row: Row) -> None:
         (self._marked.add if row.state == "open" else self._marked.discard)(row.id)
@@ -117,7 +118,7 @@ class SqliteCatalog(SearchCatalog):
     async def behind(self, /, *, after: After | None = None, limit: int = 100) -> list[Row]:
         values: tuple[object, ...] = () if after is None else after
         later = "AND (updatedAt, id) < (?1, ?2)" if values else ""
-        return await self._rows(f"WHERE prompted AND searched < seq {later} {_NEWEST} {limit:d}", *values)
+        return await self._rows(f"WHERE {BEHIND} {later} {_NEWEST} {limit:d}", *values)
 
     async def search(self, find: Find, /) -> Hits:
         return await self._reader.read(lambda db: _search(db, find, self._user))
@@ -141,9 +142,9 @@ class SqliteCatalog(SearchCatalog):
             count = await self._reread(journals, [key async for key in journals.scan(self._user)], progress)
             await self._database.write(lambda db: query(db, "INSERT OR REPLACE INTO meta VALUES ('complete', '1')"))
             return count
-        count = await self._reread(
-            journals, [Key(row.agent, row.id, self._user) for row in await self._rows("WHERE state = 'open'")]
-        )
+        rows = await self._rows("WHERE state <> 'clean'")
+        deleting = {row.id for row in rows if row.state == "deleting"}
+        count = await self._reread(journals, [Key(row.agent, row.id, self._user) for row in rows], deleting=deleting)
         known = await self._database.read(lambda db: {row[0] for row in query(db, "SELECT id FROM session")})
         unknown = await journals.sweep(self._user) - known
         return count + (await self._reread(journals, await self._without_row(journals, unknown), progress) if unknown else 0)
@@ -175,15 +176,25 @@ class SqliteCatalog(SearchCatalog):
         sql = f"{_SELECT}{where} {_NEWEST} {LIMIT}"
         return self._database.read_from_thread(lambda db: [_row(values, self._user) for values in query(db, sql, *values)])
 
-    async def _reread(self, journals: Journals, keys: Sequence[Key], progress: Progress | None = None) -> int:
-        """What cannot be read stays as the catalog knows it."""
+    async def _reread(
+        self,
+        journals: Journals,
+        keys: Sequence[Key],
+        progress: Progress | None = None,
+        *,
+        deleting: Container[str] = (),
+    ) -> int:
+        """What cannot be read stays as the catalog knows it. Of a log that is gone nothing is removed, it may be put back; but
+        where its session was being deleted the rest goes: whoever was killed in that may not have made it last.
+        """
         held = await self._held(keys)
         count = done = 0
         async for part in journals.rows(keys):
             rows = [replace(row, state="open") if key in held else row for key, row in part if row is not None]
             gone = [key for key, row in part if row is None and key not in held]  # a holder is about to write it
             for key in gone:
-                await journals.confirm_gone(key)  # whoever was killed in removing it may not have made it last
+                if key.session in deleting:
+                    await journals.delete(key)
             await self._write(rows, gone)
             count += len(rows)
             done += len(part)
@@ -242,7 +253,7 @@ def _search(db: Connection, find: Find, user: str | None) -> Hits:
     from acpd_backends import search
 
     def row(number: int) -> Row | None:
-        rows = query(db, _SELECT + "WHERE number = ?1", number)
+        rows = query(db, _SELECT + "WHERE number = ?1 AND searched >= 0", number)
         return _row(rows[0], user) if rows else None
 
     return search.search(db, find, row)

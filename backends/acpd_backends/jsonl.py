@@ -208,11 +208,6 @@ class JsonlJournals(Journals):
         paths = self.paths(key)
         logfolders.remove(paths, paths.log, self.files)
 
-    async def confirm_gone(self, key: Key, /) -> None:
-        if self.power_safe:
-            with contextlib.suppress(SessionNotFound):  # its folder is gone too
-                await self._look("remove", key, self.files.sync_folder, self.paths(key).folder)
-
     async def rows(self, keys: Sequence[Key], /) -> AsyncIterator[list[tuple[Key, Row | None]]]:
         from acpd_backends.rowreader import Task, read_all  # where there is something to read again
 

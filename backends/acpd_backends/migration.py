@@ -28,7 +28,7 @@ from acpd_backends.leases import FlockLease
 from acpd_backends.logfile import LogPaths
 from acpd_backends.names import Layout
 from acpd_backends.states import STORE, JsonSession, SqliteSession, WorkspaceSession
-from acpd_backends.stores import CATALOG, open_store
+from acpd_backends.stores import catalog_file, open_store
 
 MARK = "migration"
 _DATABASE = ("-wal", "-shm", "")
@@ -68,6 +68,8 @@ class Migration:
         self._source, self._target = source, target
         self._files = files
         self._progress = progress
+        self.aside: list[str] = []
+        """What the target held before, by the names that it had."""
         self._from, self._to = (Layout(root, per_agent=name != "json") for name in (source, target))
         self._journals = JsonlJournals(self._from, files=files)
         self._lease = FlockLease(self._from, files=files)
@@ -87,6 +89,7 @@ class Migration:
         keys = [
             key for user in await asyncio.to_thread(lambda: list(self._from.users())) async for key in self._journals.scan(user)
         ]
+        await self._refuse_open()
         for key in keys:
             pid = await self._lease.holder(key)
             if pid is not None:
@@ -97,6 +100,17 @@ class Migration:
         if not self._to.per_agent:
             _check_names(keys)
         return sorted(keys, key=lambda key: (key.user or "", key.agent, key.session))
+
+    async def _refuse_open(self) -> None:
+        """What the target has is put aside: an acpd that has a session open there would write on where nobody looks."""
+        if not self.moves_logs:
+            return  # the leases of the source are those of the target
+        journals, lease = JsonlJournals(self._to, files=self._files), FlockLease(self._to, files=self._files)
+        for user in await asyncio.to_thread(lambda: list(self._to.users())):
+            async for key in journals.scan(user):
+                pid = await lease.holder(key)
+                if pid is not None:
+                    raise SessionBusy(key.session, pid)
 
     async def run(self) -> Moved:
         """Everything, until a pass finds all of it in the target. Raises SessionBusy, StoreError; done again, it goes on."""
@@ -162,13 +176,14 @@ class Migration:
         else:
             yield from (place / "context" for _, place in self._to.places(user))
             for suffix in _DATABASE:  # the catalog is made anew from the logs
-                self._files.unlink(self._to.private(user) / f"{CATALOG}{suffix}")
+                self._files.unlink(self._to.private(user) / f"{catalog_file(self._to)}{suffix}")
         if self.moves_logs:
             yield from (place / "sessions" for _, place in self._to.places(user))
 
     def _put_aside(self, path: Path) -> None:
         if not os.path.lexists(path):
             return
+        self.aside.append(str(path))
         number = 1
         while os.path.lexists(aside := path.with_name(f"{path.name}.before-{number}")):
             number += 1

@@ -21,7 +21,7 @@ from acpd.storage.contract import Row
 from acpd.storage.finding import Batch, Document, Find, Hit, Hits
 from acpd.storage.queries import Query, Scope, Term
 from acpd_backends import snippets, tokens
-from acpd_backends.sqlite import RULES, execute, query, rules
+from acpd_backends.sqlite import BEHIND, RULES, execute, query, rules
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -272,7 +272,7 @@ def search(db: Connection, find: Find, row_of: Callable[[int], Row | None]) -> H
 
 
 def _search(db: Connection, find: Find, row_of: Callable[[int], Row | None]) -> Hits:
-    complete = not query(db, "SELECT 1 FROM session WHERE prompted AND searched < seq LIMIT 1")
+    complete = not query(db, f"SELECT 1 FROM session WHERE {BEHIND} LIMIT 1")  # noqa: S608 - a constant
     sql, values = _matching(find)
     if not sql:
         return Hits([], more=False, complete=complete)

@@ -90,10 +90,12 @@ CREATE TABLE state_unreadable(
 # What search needs; what it means is in search.py. The texts have a table of their own, so that a walk along many matches reads
 # little. FTS5 gets tokens, which its own tokenizer leaves as they are: it separates at all of ASCII but letters and digits.
 _SCHEMA_2 = """
+DROP INDEX still_open;
+CREATE INDEX unclean ON session(id) WHERE state <> 'clean';
 ALTER TABLE session ADD COLUMN searched INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE session ADD COLUMN settled INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE session ADD COLUMN number INTEGER;
-CREATE INDEX behind ON session(updatedAt, id) WHERE prompted AND searched < seq;
+CREATE INDEX behind ON session(updatedAt, id) WHERE (searched < 0 OR prompted AND searched < seq);
 CREATE UNIQUE INDEX by_number ON session(number) WHERE number IS NOT NULL;
 CREATE TABLE document(
   id INTEGER PRIMARY KEY, session INTEGER NOT NULL, scope INTEGER NOT NULL, seq INTEGER NOT NULL, entry TEXT NOT NULL,
@@ -103,6 +105,8 @@ CREATE INDEX document_of ON document(session, seq);
 CREATE TABLE document_text(id INTEGER PRIMARY KEY, text TEXT NOT NULL, paths TEXT NOT NULL);
 CREATE VIRTUAL TABLE search USING fts5(text, path, content = '', columnsize = 0, tokenize = 'ascii');
 """
+BEHIND = "(searched < 0 OR prompted AND searched < seq)"
+"""Of the sessions that are not searched as far as they are known; as in the index `behind`."""
 _STEPS = (_SCHEMA_1, _SCHEMA_2)
 """From each version to the next one; states and rows stay."""
 
@@ -173,6 +177,8 @@ class Database:
         self._closed: Future[None] | None = None
         self._holders = 1
         self._synchronous = ""
+        self._spoiled: tuple[int, int] | None = None
+        """The file (device, inode) in which a damaged page was met."""
 
     def another(self) -> Database:
         """The same file with a thread and a connection of its own: what takes long there keeps nobody waiting here."""
@@ -255,6 +261,7 @@ class Database:
                 self._disconnect(db)
                 db = None
         self._disconnect(db)
+        self._put_away()
         if self._closed is not None:
             self._closed.set_result(None)
 
@@ -326,7 +333,19 @@ class Database:
             self._synchronous = level
 
     def _named(self, operation: str, error: BaseException) -> BaseException:
-        return store_error(operation, self.path, error) if isinstance(error, _errors()) else error
+        if not isinstance(error, _errors()):
+            return error
+        if _code(error) in {_CORRUPT, _NOT_A_DATABASE}:
+            with suppress(OSError):
+                self._spoiled = _identity(self.path)
+        return store_error(operation, self.path, error)
+
+    def _put_away(self) -> None:
+        """A cache with a damaged page: the next one to open it makes it anew. Not one that somebody has made anew already."""
+        with suppress(OSError):
+            if self._rebuildable and self._spoiled is not None and self._spoiled == _identity(self.path):
+                with self._guard():
+                    self._move_aside()
 
     @contextmanager
     def _guard(self) -> Generator[None]:
@@ -394,6 +413,11 @@ class Database:
             self._files.write_atomic(copy, self.path.read_bytes(), sync=True)
         hint = f"a copy is {copy.name}; put a backup in its place, or move it away and begin anew"
         return StateUnreadable("read", str(self.path), cause="it is no SQLite database or is damaged", hint=hint)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def _digest(path: Path) -> str:

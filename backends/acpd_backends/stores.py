@@ -16,7 +16,12 @@ from acpd_backends.sqlite import Database
 from acpd_backends.states import JsonSession, SqliteSession, WorkspaceSession
 
 NAMES = ("workspace", "json", "sqlite")
-CATALOG = "catalog.db"
+
+
+def catalog_file(layout: Layout) -> str:
+    """Of the catalog of these logs: both layouts may have logs in one folder."""
+    return "catalog.db" if layout.per_agent else "catalog-json.db"
+
 
 Sync = Literal["power", "process"]
 
@@ -39,6 +44,6 @@ def open_store(name: str, root: Path, *, user: str | None = None, sync: Sync = "
         catalog = SqliteCatalog(states.database(user).shared(), layout, user=user, lease=lease)
     else:
         session = (WorkspaceSession if layout.per_agent else JsonSession)(root, sync=durable, files=files)
-        database = Database(layout.private(user) / CATALOG, sync=durable, files=files)
+        database = Database(layout.private(user) / catalog_file(layout), sync=durable, files=files)
         catalog = SqliteCatalog(database, layout, user=user, lease=lease)
     return Backend(session, JsonlJournals(layout, sync=durable, files=files), catalog, lease)

@@ -44,6 +44,7 @@ _RUN = (
 _IS_RUN = re.compile(f"[{_RUN}]")
 # In a word: a run; a number; capitals, of which the last one begins the next part ("HTTPServer"); a capital and small letters.
 _PARTS = re.compile(rf"[{_RUN}]+|\d+|[A-Z]+(?![a-z])|[A-Z]?(?:(?![A-Z\d_{_RUN}])[^\s-])+")
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _DROPPED = ((0x300, 0x36F), (0x591, 0x5C7), (0x610, 0x61A), (0x64B, 0x65F), (0xFE00, 0xFE0F))
 """Accents of Latin, Greek, Cyrillic; points of Hebrew and Arabic; variation selectors."""
 _SIGNS = ((0x900, 0x963), (0x966, 0xDFF), (0xE31, 0xEBC), (0x102B, 0x103E), (0x17B6, 0x17D3))
@@ -86,7 +87,7 @@ def document(text: str) -> str:
     """What the index is given for this text. Deterministic: giving it again takes it out again."""
     split: list[str] = []
     whole: dict[str, None] = {}
-    for word in text.split():
+    for word in uncoloured(text).split():
         found = chunk(word)
         split.append(found.split)
         if found.whole:
@@ -94,6 +95,11 @@ def document(text: str) -> str:
     if whole:
         split += [f"{BARRIER} {each}" for each in whole]
     return " ".join(split)
+
+
+def uncoloured(text: str) -> str:
+    """Without a terminal's escape sequences, which programs put around the words that matter. As long as before."""
+    return _ESCAPES.sub(lambda found: " " * len(found[0]), text) if "\x1b" in text else text
 
 
 def chunk(word: str) -> Chunk:

@@ -115,7 +115,7 @@ async def test_no_page_sorts_or_scans(tmp_path: Path, where: str, values: list[o
 async def test_a_lost_catalog_is_made_anew(tmp_path: Path, name: str) -> None:
     """Delete it, or damage it: recovery reads every log of the user, and no session vanishes."""
     keys = [Key("coder", "s1"), Key("coder", "s2"), Key("other", "s3")]
-    file = "store.db" if name == "sqlite" else "catalog.db"
+    file = {"sqlite": "store.db", "json": "catalog-json.db"}.get(name, "catalog.db")
     async with opened(tmp_path, name) as store:
         for key in keys:
             await write_log(store.journals, key)
@@ -138,6 +138,26 @@ async def test_a_damaged_catalog_is_made_anew(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         assert await store.catalog.recover(store.journals) == 1
         assert [row.id for row in await store.catalog.page()] == ["s1"]
+
+
+async def test_what_is_left_of_a_log_that_is_gone_goes_only_where_it_was_being_deleted(tmp_path: Path) -> None:
+    """A log that was taken away may be put back, with its big strings; a deletion that was cut off is completed."""
+    async with opened(tmp_path) as parts:
+        await parts.catalog.recover(parts.journals)
+        left: list[bool] = []
+        for state in ("open", "deleting"):
+            key = Key("agent", state)
+            await write_log(parts.journals, key)
+            log = Path(parts.journals.log_path(key))
+            blob = log.with_name(f"{state}.blobs") / ("0" * 64)
+            blob.parent.mkdir()
+            blob.write_bytes(b"x")
+            await parts.catalog.put(log_row(key, 1, log.stat().st_size, state))
+            log.rename(tmp_path / f"{state}.aside")
+            await parts.catalog.recover(parts.journals)
+            assert None is await parts.catalog.get(state)
+            left.append(blob.exists())
+        assert [True, False] == left
 
 
 async def test_an_open_row_is_read_again(tmp_path: Path) -> None:

@@ -247,6 +247,40 @@ async def test_what_is_in_the_way_is_said_before_anything_is_done(tmp_path: Path
     await Migration(tmp_path, "workspace", "sqlite").run()
 
 
+async def test_a_session_that_is_open_in_the_target_is_refused(tmp_path: Path) -> None:
+    """Its log would be put aside under who writes it. So would one that only the target has."""
+    await fill(tmp_path, "workspace")
+    await Migration(tmp_path, "workspace", "json").run()
+    before = await content(tmp_path, "workspace")
+    lease = FlockLease(Layout(tmp_path))
+    await lease.take(KEYS[2])
+    with pytest.raises(SessionBusy, match="open in pid"):
+        await Migration(tmp_path, "json", "workspace").run()
+    await lease.give_up(KEYS[2])
+    assert before == await content(tmp_path, "workspace")
+    migration = Migration(tmp_path, "json", "workspace")
+    await migration.run()
+    assert {"sessions", "context"} == {Path(path).name for path in migration.aside}
+
+
+async def test_two_layouts_in_one_folder_have_catalogs_of_their_own(tmp_path: Path) -> None:
+    """After a migration each backend lists what its own logs say, whatever the other one goes on with."""
+    await fill(tmp_path, "workspace")
+    await Migration(tmp_path, "workspace", "json").run()
+    listed: dict[str, set[str]] = {}
+    for name in ("json", "workspace"):
+        store = open_store(name, tmp_path)
+        assert store.catalog is not None
+        assert store.journals is not None
+        await store.catalog.recover(store.journals)
+        if name == "json":
+            await store.catalog.put(Row(id="only-json", agent="a", cwd="/w", prompted=True, updatedAt="2027"))
+        listed[name] = {row.id for row in await store.catalog.find("", limit=100)}
+        await store.catalog.close()
+        await store.session.close()
+    assert {"only-json"} == listed["json"] - listed["workspace"]
+
+
 async def test_what_was_removed_between_two_runs_is_not_brought_back(tmp_path: Path) -> None:
     """A session that is deleted after a run was cut off is not in the target when the next one is done."""
     await fill(tmp_path, "workspace")

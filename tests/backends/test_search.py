@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from acpd.errors import QueryError
 from acpd.storage.contract import Row
 from acpd.storage.finding import Batch, Document, Find
 from acpd.storage.queries import LONGEST, parse
-from acpd_backends import search, tokens
-from acpd_backends.sqlite import execute, query
+from acpd_backends import catalog, search, tokens
+from acpd_backends.sqlite import BEHIND, execute, query
 from tests.backends.words import Words, at, document
 
 NAMES = "the resolveTerminalPath function in src/auth/login.py reads MAX_RETRY_COUNT and utf8 text"
@@ -460,12 +463,38 @@ def test_a_session_that_became_shorter_is_read_again(words: Words) -> None:
     assert -1 == search.place(words.db, "s")
 
 
+def test_what_is_coloured_is_found(words: Words) -> None:
+    """A terminal's escape sequences are no part of the words between them."""
+    words.texts("\x1b[31;1mFAILED\x1b[0m test_login \x1b]8;;http://x/\x07link\x1b]8;;\x07 \x1b[Kend", "nothing")
+    assert [["e1"]] * 4 == [words.found(text) for text in ("failed", "login", "link", "end")]
+    assert [] == words.found("31")
+    (hit,) = words.hits("failed")
+    assert "FAILED" in hit.snippet[1]
+
+
+@pytest.mark.parametrize("change", [{"size": 5}, {"seq": 3, "size": 5}, {"seq": 0, "size": 5, "prompted": False}])
+def test_what_was_taken_out_of_a_log_is_not_found(words: Words, change: dict[str, Any]) -> None:
+    """A row says that the log became another one: at once nothing old is found, and the session is one to be read anew."""
+    row = Row(id="s", agent="agent", cwd="/w", prompted=True, seq=9, size=10)
+    catalog._put(words.db, row)
+    words.put([document("secret", 9)])
+    catalog._put(words.db, row)
+    assert ["e9"] == words.found("secret")
+    catalog._put(words.db, replace(row, **change))
+    assert [] == words.found("secret")
+    assert [("s",)] == query(words.db, f"SELECT id FROM session WHERE {BEHIND}")
+    while not search.forget(words.db, "s"):
+        continue
+    assert 0 == search.place(words.db, "s")
+    words.check()
+
+
 @pytest.mark.parametrize(
     "condition", ["ORDER BY updatedAt DESC, id DESC LIMIT 9", "AND (updatedAt, id) < ('2026', 's') LIMIT 9", "LIMIT 1"]
 )
 def test_who_is_behind_is_no_scan(words: Words, condition: str) -> None:
     """Asking for the sessions that are behind reads those, and no other."""
-    steps = query(words.db, f"EXPLAIN QUERY PLAN SELECT * FROM session WHERE prompted AND searched < seq {condition}")
+    steps = query(words.db, f"EXPLAIN QUERY PLAN SELECT * FROM session WHERE {BEHIND} {condition}")
     assert [True] == ["USING INDEX behind" in step for *_, step in steps]
 
 

@@ -244,6 +244,25 @@ async def test_a_damaged_file_that_can_be_rebuilt_is_moved_aside(tmp_path: Path,
     assert [garbage] == [aside.read_bytes() for aside in tmp_path.glob("catalog.db.unreadable-*")]
 
 
+async def test_a_damaged_page_is_the_end_of_a_file_that_can_be_rebuilt(tmp_path: Path) -> None:
+    """Met in the middle of the work it is an error; closed, the file is put aside, and the next one to open it begins anew."""
+    path = tmp_path / "catalog.db"
+    async with opened(path) as database:
+        for number in range(300):
+            await add(database, f"{number:04}" + "x" * 500)
+    pages = bytearray(path.read_bytes())
+    for at in range(4 * 4096, len(pages), 4096):
+        pages[at : at + 100] = b"\xff" * 100
+    path.write_bytes(pages)
+    async with opened(path) as database:
+        with pytest.raises(StoreError, match="malformed"):
+            await names(database)
+    assert not path.exists()
+    async with opened(path) as database:
+        await add(database, "a")
+        assert ["a"] == await names(database)
+
+
 async def test_a_damaged_file_with_states_stays(tmp_path: Path) -> None:
     """Every call raises StateUnreadable; the file is as it was, and one copy is beside it."""
     path = tmp_path / "store.db"

@@ -56,7 +56,7 @@ def made(path: Path) -> None:
 @pytest.mark.parametrize("name", ["workspace", "json", "sqlite"])
 async def test_version_1(tmp_path: Path, name: str) -> None:
     """Rows stay without a scan of the logs, states stay, and the sessions can be searched once they are read."""
-    made(path := tmp_path / ".acpd" / ("store.db" if name == "sqlite" else "catalog.db"))
+    made(path := tmp_path / ".acpd" / {"sqlite": "store.db", "json": "catalog-json.db"}.get(name, "catalog.db"))
     async with opened(tmp_path, name) as store:
         await write_log(store.journals, Key("coder", "s1"))
     for _ in range(2):

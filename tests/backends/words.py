@@ -51,7 +51,7 @@ class Words:
         return search.search(self.db, replace(Find(query=parse(text), each=0), **find), self.row).hits
 
     def row(self, number: int) -> Row | None:
-        rows = query(self.db, catalog._SELECT + "WHERE number = ?1", number)
+        rows = query(self.db, catalog._SELECT + "WHERE number = ?1 AND searched >= 0", number)
         return catalog._row(rows[0], None) if rows else None
 
     def found(self, text: str, **find: Any) -> list[str]:

@@ -23,7 +23,7 @@ def test_lines_say_what_is_there() -> None:
     facts = ({"type": "label", "entry": "c", "label": "good"}, {"type": "leaf", "entry": "c"})
     assert [
         '* c "fix it", 3 entries, end_turn [good] <- leaf',
-        '| e "again", 2 entries',
+        '  + e "again", 2 entries',
     ] == shown(built(*PLAIN, facts=facts), notes)
     assert ["5 entries, 1 branch"] == branches.summary(built(*PLAIN)[0])
 

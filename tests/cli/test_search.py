@@ -114,6 +114,18 @@ def test_users_find_their_own(tmp_path: Path) -> None:
         assert [] == found(other, "--all", "needle")
 
 
+def test_words_may_begin_with_a_minus(plain: Shelf) -> None:
+    """Without quotes, between flags, and behind two minus signs. What looks like a flag and is none is an error."""
+    plain.add("s1", talk("e", "needle thread", "x"))
+    plain.add("s2", talk("f", "needle --all", "x"))
+    for words in (["needle", "-thread", "--all"], ["--all", "needle", "-prompt:thread"]):
+        assert [("s2", "prompt", "needle --all")] == found(plain, *words)
+    ran = plain.run("search", "--all", "--json", "needle", "--", "-thread")
+    assert ["s2"] == [hit["id"] for hit in json.loads(ran.out)]
+    ran = plain.run("search", "needle", "--bset")
+    assert (2, True) == (ran.code, "--bset" in ran.err)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -233,6 +233,16 @@ async def test_labels(world: World) -> None:
     assert ({}, 3) == (session.fold.labels, len(world.log(session).of("label")))
 
 
+async def test_a_label_names_one_entry(world: World) -> None:
+    """That of another entry is refused, naming that one; taken away there it may be given."""
+    session, _, ends = await talked(world, Editor(), "one", "two")
+    await label(session, ends[0], "good")
+    with pytest.raises(RequestError, match=f"label 'good' is that of entry {ends[0]}"):
+        await label(session, ends[1], "good")
+    await label(session, ends[0], None)
+    assert ends[1] == await label(session, ends[1], "good")
+
+
 @pytest.mark.parametrize("text", ["", "  ", "a\nb", "a\x1b[2J", "\u202e", "x" * 201, "\ud800"])
 async def test_what_is_no_label(world: World, text: str) -> None:
     """One line of printable text of at most 200 characters, or it is refused and nothing is written."""

@@ -269,7 +269,7 @@ async def test_a_log_that_a_killed_deleting_removed_stays_away(world: World) -> 
     await world.store.catalog.recover(world.store.journals)
     row = await world.store.catalog.get(session.id)
     assert row is not None
-    await world.store.catalog.put(replace(row, state="open"))
+    await world.store.catalog.put(replace(row, state="deleting"))
     os.unlink(world.store.journals.log_path(session.key))
     synced = world.files.folders
     await world.store.catalog.recover(world.store.journals)

@@ -57,7 +57,7 @@ def test_off_the_way_the_newest_is_the_main_one() -> None:
 def test_a_stretch_ends_at_the_leaf_and_at_a_label() -> None:
     """So that each stands at the end of a line, which has the id to go on from."""
     facts = ({"type": "label", "entry": "a", "label": "L"}, {"type": "leaf", "entry": "d"})
-    assert [(0, "a", "a"), (0, "b", "c"), (0, "d", "d"), (0, "e", "e")] == outline(*built(*PLAIN, facts=facts))
+    assert [(0, "a", "a"), (0, "b", "c"), (0, "d", "d"), (1, "e", "e")] == outline(*built(*PLAIN, facts=facts))
 
 
 def test_long_chains_need_no_recursion() -> None:
