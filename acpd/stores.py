@@ -26,10 +26,11 @@ def resolve(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def open_store(config: Config) -> Store:
+def open_store(config: Config, *, catalog_in_memory: bool = False) -> Store:
     """The configured store: one of the built-in ones, or what a third party brings over the parts of "workspace".
 
-    Raises ConfigError for an unknown backend, StoreError. Blocks.
+    `catalog_in_memory`: a built-in catalog reads all logs, and writes nothing. Raises ConfigError for an unknown backend,
+    StoreError. Blocks.
     """
     storage = config.storage
     if os.path.exists(storage.path) and not os.path.isdir(storage.path):
@@ -38,6 +39,8 @@ def open_store(config: Config) -> Store:
             "open", f"the store {storage.path}", cause="it is no folder", hint=f"{where}: [storage] path names a folder"
         )
     made = partial(resolve(_STORES), root=Path(storage.path), user=config.user, sync=storage.sync)
+    if catalog_in_memory:
+        made = partial(made, catalog_in_memory=True)
     if storage.backend in BACKENDS:
         return _whole(made(storage.backend))
     from importlib.metadata import entry_points  # 46 ms

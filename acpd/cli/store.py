@@ -20,13 +20,21 @@ def exists(config: Config) -> bool:
 
 @asynccontextmanager
 async def opened(config: Config, *, recover: bool = True) -> AsyncGenerator[Store, None]:
-    """The configured store, its catalog up to date, or (`recover` False) as it lies there. Raises StoreError."""
+    """The configured store, its catalog up to date, or (`recover` False) as it lies there. Raises StoreError.
+
+    Where the catalog cannot be used (a full disk, a disk that may only be read) one in memory takes its place.
+    """
     store = open_store(config)
+    behind = await _bring_up_to_date(store, recover=recover)
+    if behind is not None:
+        await _close(store)
+        store = open_store(config, catalog_in_memory=True)
     try:
-        behind = await _bring_up_to_date(store) if recover else None
+        if behind is not None:
+            await store.catalog.recover(store.journals)
         yield store
         if behind is not None:  # only now: a command that failed has said its own line
-            output.complain(f"the catalog may be behind: {behind}")
+            output.complain(f"all logs were read instead of the catalog: {behind}")
     finally:
         await _close(store)
 
@@ -40,11 +48,14 @@ async def _close(store: Store) -> None:
     await store.session.close()
 
 
-async def _bring_up_to_date(store: Store) -> StoreError | None:
-    """The error where the store may only be read: what the catalog knows already has to do."""
+async def _bring_up_to_date(store: Store, *, recover: bool) -> StoreError | None:
+    """The error, where the catalog cannot be read or written."""
     progress = output.Progress("making the list of sessions: {} of {} read")
     try:
-        await store.catalog.recover(store.journals, progress.tell)
+        if recover:
+            await store.catalog.recover(store.journals, progress.tell)
+        else:
+            await store.catalog.get("")
     except StoreError as error:
         return error
     finally:

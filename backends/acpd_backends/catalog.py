@@ -45,15 +45,24 @@ Progress = Callable[[int, int], None]
 class SqliteCatalog(SearchCatalog):
     """The catalog of one user. `lease`: recovery asks it whether an "open" row is really open elsewhere.
 
-    `layout` says where `sessions.json` goes. The database is closed with the catalog; where others use it: `shared()`.
+    `layout` says where `sessions.json` goes, if it `writes_lists`. The database is closed with the catalog; where others use
+    it: `shared()`.
     """
 
-    def __init__(self, database: Database, layout: Layout, *, user: str | None = None, lease: Lease | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        layout: Layout,
+        *,
+        user: str | None = None,
+        lease: Lease | None = None,
+        writes_lists: bool = True,
+    ) -> None:
         self._database = database
         self._reader = database.another()
         self._user = user
         self._lease = lease
-        self._index = SessionsJson(layout, user, self._newest)
+        self._index = SessionsJson(layout, user, self._newest if writes_lists else None)
         self._marked: set[str] = set()
         """Sessions whose rows say "open" by a word of this process."""
 
@@ -132,7 +141,8 @@ class SqliteCatalog(SearchCatalog):
 
     async def recover(self, journals: Journals, progress: Progress | None = None, /) -> int:
         """Rows of sessions that another process has open stay "open"; a row whose log is gone goes; one whose log
-        cannot be read stays as it is. Logs without a row are looked for by their names, which costs little. A full scan
+        cannot be read stays as it is. Logs without a row, and rows without a log, are told by the logs' names, which costs
+        little. A full scan
         that was interrupted starts again the next time.
         """
         if await self._database.read(rules) != RULES:
@@ -146,7 +156,11 @@ class SqliteCatalog(SearchCatalog):
         deleting = {row.id for row in rows if row.state == "deleting"}
         count = await self._reread(journals, [Key(row.agent, row.id, self._user) for row in rows], deleting=deleting)
         known = await self._database.read(lambda db: {row[0] for row in query(db, "SELECT id FROM session")})
-        unknown = await journals.sweep(self._user) - known
+        logs = await journals.sweep(self._user)
+        unknown, lost = logs - known, known - logs
+        if lost:  # removed with other means: they go, if they are still not there when looked at
+            gone = [row for row in [await self.get(each) for each in lost] if row is not None]
+            await self._reread(journals, [Key(row.agent, row.id, self._user) for row in gone])
         return count + (await self._reread(journals, await self._without_row(journals, unknown), progress) if unknown else 0)
 
     async def _without_row(self, journals: Journals, sessions: set[str]) -> list[Key]:

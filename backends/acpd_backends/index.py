@@ -83,6 +83,10 @@ def _time(value: object) -> str:
     return found if isinstance(found, str) else ""
 
 
+def _none(_agent: str | None) -> list[Row]:
+    return []
+
+
 class SessionsJson:
     """The `sessions.json` files of one user.
 
@@ -93,7 +97,7 @@ class SessionsJson:
         self,
         layout: Layout,
         user: str | None,
-        rows: Callable[[str | None], list[Row]],
+        rows: Callable[[str | None], list[Row]] | None,
         *,
         interval: float = INTERVAL,
         files: Files = FILES,
@@ -119,6 +123,8 @@ class SessionsJson:
         self._mark(agent, session_id, None)
 
     def _mark(self, agent: str, session_id: str, row: Row | None) -> None:
+        if self._rows is None:
+            return
         group = agent if self._layout.per_agent else ""
         self._dirty.setdefault(group, {})[session_id] = row
         if self._timer is None:
@@ -191,7 +197,7 @@ class SessionsJson:
         with self._lock(folder):
             document = self._read(folder / NAME) or {"version": VERSION, "sessions": {}}
             # By now another process may have gone on with a session, or removed it: the catalog knows, what is here may not.
-            known = {row.id: row for row in self._rows(group if self._layout.per_agent else None)}
+            known = {row.id: row for row in (self._rows or _none)(group if self._layout.per_agent else None)}
             document["sessions"] = merge(document["sessions"], {**dict.fromkeys(changes), **known})
             self._files.write_atomic(folder / NAME, json.dumps(document).encode(), sync=False)
 

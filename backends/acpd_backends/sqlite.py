@@ -166,8 +166,12 @@ class Database:
     every call raises StateUnreadable.
     """
 
-    def __init__(self, path: Path, *, sync: bool = True, rebuildable: bool = True, files: Files = FILES) -> None:
+    def __init__(
+        self, path: Path, *, sync: bool = True, rebuildable: bool = True, memory: bool = False, files: Files = FILES
+    ) -> None:
+        """`memory`: nothing is read or written; `path` is only a name."""
         self.path = path
+        self._memory = memory
         self._sync = sync
         self._rebuildable = rebuildable
         self._files = files
@@ -182,6 +186,8 @@ class Database:
 
     def another(self) -> Database:
         """The same file with a thread and a connection of its own: what takes long there keeps nobody waiting here."""
+        if self._memory:
+            return self.shared()
         return Database(self.path, sync=self._sync, rebuildable=self._rebuildable, files=self._files)
 
     def shared(self) -> Database:
@@ -358,6 +364,8 @@ class Database:
 
     def _open(self) -> Connection:
         """Raises StoreError, OSError."""
+        if self._memory:
+            return self._connect()
         self._files.make_folders(self.path.parent, sync=True)  # whatever this file is: others in the folder must last
         with self._guard():
             try:
@@ -376,6 +384,10 @@ class Database:
     def _connect(self) -> Connection:
         import sqlite3
 
+        if self._memory:
+            db = sqlite3.connect(":memory:", isolation_level=None)
+            self._prepare(db)
+            return db
         with suppress(FileExistsError):  # made here, so that it is 0600. Never opened again: closing would drop SQLite's locks
             self._files.close(self._files.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT, isolation_level=None)

@@ -26,8 +26,18 @@ def catalog_file(layout: Layout) -> str:
 Sync = Literal["power", "process"]
 
 
-def open_store(name: str, root: Path, *, user: str | None = None, sync: Sync = "power", files: Files = FILES) -> Backend:
+def open_store(
+    name: str,
+    root: Path,
+    *,
+    user: str | None = None,
+    sync: Sync = "power",
+    files: Files = FILES,
+    catalog_in_memory: bool = False,
+) -> Backend:
     """One store with all its four parts. Nothing is read, made or started before the first call.
+
+    `catalog_in_memory`: it is made of the logs and forgotten, for a disk that cannot be written.
 
     `user`: whose sessions the catalog lists. `sync`: whether what was acknowledged outlives a power loss ("power") or
     the process only ("process"). To close: the journals, whose last words the catalog is told, then the catalog, which
@@ -46,4 +56,6 @@ def open_store(name: str, root: Path, *, user: str | None = None, sync: Sync = "
         session = (WorkspaceSession if layout.per_agent else JsonSession)(root, sync=durable, files=files)
         database = Database(layout.private(user) / catalog_file(layout), sync=durable, files=files)
         catalog = SqliteCatalog(database, layout, user=user, lease=lease)
+    if catalog_in_memory:
+        catalog = SqliteCatalog(Database(root, memory=True), layout, user=user, lease=lease, writes_lists=False)
     return Backend(session, JsonlJournals(layout, sync=durable, files=files), catalog, lease)

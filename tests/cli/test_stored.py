@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +18,7 @@ from acpd.wire.ids import Ids
 from acpd.wire.lines import Header
 from acpd_backends.stores import open_store
 from tests.cli import acpd
+from tests.support.faults import small_disk
 
 Json = dict[str, Any]
 HERE = "/projects/here"
@@ -280,13 +283,45 @@ def test_a_log_that_cannot_be_read(plain: Shelf) -> None:
 
 
 def test_a_catalog_that_cannot_be_opened(plain: Shelf) -> None:
-    """A catalog that is in the way is one error, which names the file and what to look at."""
+    """A catalog that is in the way costs the reading of all logs; a line names the file and why."""
     plain.add("s1", conversation())
     folder = plain.home / "data" / ".acpd"
     (folder / "catalog.db").mkdir(parents=True)
-    code, out, err = plain.run("ls", "--all")
-    assert (1, "", 1) == (code, out, err.count("\n"))
-    assert f"acpd: cannot open {folder / 'catalog.db'}: " in err
+    ran = plain.run("ls", "--all", "--json")
+    assert (0, 1) == (ran.code, ran.err.count("\n"))
+    assert ["s1"] == [row["id"] for row in json.loads(ran.out)]
+    assert f"acpd: all logs were read instead of the catalog: cannot open {folder / 'catalog.db'}: " in ran.err
+
+
+def test_on_a_full_disk_there_is_room_to_be_made(tmp_path: Path) -> None:
+    """What reads the store works without a byte of space, and so does removing sessions; a new start lists what is left."""
+    with small_disk(tmp_path / "disk", 2 << 20) as disk:
+        shelf = Shelf(disk.path)
+        for name in ("s1", "s2"):
+            shelf.add(name, conversation())
+        disk.fill(os.getpid())
+        for words in (["ls", "--all"], ["show", "s1"], ["tree", "s1"], ["search", "--all", "hello"], ["fsck"]):
+            ran = shelf.run(*words)
+            assert 0 == ran.code, (words, ran.err)
+            assert "s1" in ran.out or "hello" in ran.out or words == ["fsck"]
+        assert 0 == shelf.run("rm", "--yes", "s1").code
+        disk.free(os.getpid())
+        assert ["s2"] == [row["id"] for row in shelf.json("ls", "--all")]
+
+
+def test_a_store_that_may_only_be_read_is_read(tmp_path: Path) -> None:
+    """A backup on a disk that may only be read: all that shows something works, and the disk is as it was."""
+    with small_disk(tmp_path / "disk", 2 << 20) as disk:
+        shelf = Shelf(disk.path)
+        shelf.add("s1", conversation())
+        if disk.mounted:
+            subprocess.run(["mount", "-o", "remount,ro", str(disk.path)], check=True)
+        before = sorted(path for path in disk.path.rglob("*"))
+        for words in (["ls", "--all"], ["show", "s1"], ["tree", "s1"], ["search", "--all", "hello"]):
+            ran = shelf.run(*words)
+            assert 0 == ran.code, (words, ran.err)
+            assert "s1" in ran.out or "hello" in ran.out
+        assert not disk.mounted or before == sorted(path for path in disk.path.rglob("*"))
 
 
 def test_a_catalog_that_is_no_database(plain: Shelf) -> None:
