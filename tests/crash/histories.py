@@ -6,6 +6,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from acpd.asks import PERMISSION
+from acpd.branching import branch, label
 from acpd.session import LiveSession
 from tests.core.test_asks import PARAMS
 from tests.core.world import prompt, until
@@ -109,14 +110,15 @@ async def unprompted(scene: Scene) -> None:
 
 
 async def branching(scene: Scene) -> None:
-    """The leaf is set back and the conversation goes on from there."""
+    """An entry is named, the leaf is set back to it, and the conversation goes on from there."""
     session = await scene.new()
     await scene.turn(session, "p1", "one")
     leaf = session.fold.leaf or ""
     await scene.turn(session, "p2", "two")
-    session.scribe.fact("leaf", b',"entry":"%b"' % leaf.encode())
-    session.scribe.commit()
-    await scene.settled("a branch", session)
+    await label(session, leaf, "here")
+    scene.promised("_acpd/label", session)
+    await branch(session, "here")
+    scene.promised("_acpd/branch", session)
     await scene.turn(session, "p3", "three")
     await scene.saved(session)
 

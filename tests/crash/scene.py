@@ -266,6 +266,10 @@ class Scene:
         await session.scribe.settled()
         self.witness.answered(f"the answer to {what}", session.id, size)
 
+    def promised(self, what: str, session: LiveSession) -> None:
+        """By what has just returned: all that is written."""
+        self.witness.answered(f"the answer to {what}", session.id, session.scribe.journal.size)
+
     async def load(self, session_id: str) -> LiveSession:
         session = await self.world.registry.open(session_id)
         attachment = session.attach(self.editor)
