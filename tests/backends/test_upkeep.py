@@ -23,7 +23,7 @@ from acpd.upkeep import look, mend
 from acpd.wire.blobs import extract
 from acpd.wire.ids import Ids
 from acpd.wire.lines import entry, fact, header_line
-from acpd_backends import fsck
+from acpd_backends import fsck, repairs
 from acpd_backends.files import Files
 from acpd_backends.jsonl import JsonlJournals
 from acpd_backends.names import Layout
@@ -214,6 +214,32 @@ class Dying(Files):
     def unlink(self, path: Path) -> None:
         self._step()
         super().unlink(path)
+
+
+async def test_a_repair_is_on_disk_step_by_step(tmp_path: Path) -> None:
+    """The original's second name, the copy's bytes, the copy's name: each is synced before what follows is done."""
+    order: list[str] = []
+
+    class Ordered(Files):
+        def link(self, source: Path, target: Path) -> None:
+            super().link(source, target)
+            order.append("kept")
+
+        def fdatasync(self, fd: int) -> None:
+            super().fdatasync(fd)
+            order.append("bytes")
+
+        def fsync(self, fd: int) -> None:
+            super().fsync(fd)
+            order.append("names")
+
+        def replace(self, source: Path, target: Path) -> None:
+            super().replace(source, target)
+            order.append("in place")
+
+    journals, _ = place(tmp_path, *chain(3), b"{bad\n", update(4, 3))
+    await asyncio.to_thread(repairs.repair, journals.paths(KEY), HEADER, Ordered())
+    assert ["kept", "names", "bytes", "in place", "names"] == order
 
 
 async def test_a_repair_that_is_killed_leaves_the_old_or_the_new(tmp_path: Path) -> None:
