@@ -137,3 +137,40 @@ class FaultyFiles(Files):
 
 def no_space() -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Killed(BaseException):
+    """What a process does not survive."""
+
+
+class Dying(Files):
+    """Real files of a process that is killed before its step `at`: from then on it does nothing any more."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.steps = 0
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.steps >= self.at:
+            raise Killed
+
+    def write(self, fd: int, data: bytes | memoryview) -> int:
+        self._step()
+        return super().write(fd, data)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._step()
+        super().replace(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        self._step()
+        super().link(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._step()
+        super().unlink(path)
+
+    def mkdir(self, path: Path) -> bool:
+        self._step()
+        return super().mkdir(path)

@@ -13,13 +13,12 @@ from acpd.errors import SessionBusy, StateUnreadable, StoreError
 from acpd.storage.contract import Key, Row
 from acpd.wire.blobs import extract
 from acpd.wire.lines import Header
-from acpd_backends.files import Files
 from acpd_backends.jsonl import JsonlJournals
 from acpd_backends.leases import FlockLease
 from acpd_backends.migration import Migration
 from acpd_backends.names import Layout
 from acpd_backends.stores import NAMES, open_store
-from tests.backends.journal_logs import AT, chain, update
+from tests.backends.journal_logs import AT, Dying, Killed, chain, update
 
 BIG = b'{"sessionId":"s","update":{"text":"%b"}}' % (b"x" * 70_000)
 PAIRS = [(source, target) for source in NAMES for target in NAMES if source != target]
@@ -117,43 +116,6 @@ async def test_every_backend_to_every_other_and_back(source: str, target: str, t
     assert later != before
     await Migration(tmp_path, target, source).run()
     assert later == await content(tmp_path, source)
-
-
-class Killed(BaseException):
-    """What a process does not survive."""
-
-
-class Dying(Files):
-    """Real files of a process that is killed before its step `at`: from then on it does nothing any more."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-        self.steps = 0
-
-    def _step(self) -> None:
-        self.steps += 1
-        if self.steps >= self.at:
-            raise Killed
-
-    def write(self, fd: int, data: bytes | memoryview) -> int:
-        self._step()
-        return super().write(fd, data)
-
-    def replace(self, source: Path, target: Path) -> None:
-        self._step()
-        super().replace(source, target)
-
-    def link(self, source: Path, target: Path) -> None:
-        self._step()
-        super().link(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._step()
-        super().unlink(path)
-
-    def mkdir(self, path: Path) -> bool:
-        self._step()
-        return super().mkdir(path)
 
 
 @pytest.mark.parametrize(

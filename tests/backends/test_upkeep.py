@@ -28,7 +28,7 @@ from acpd_backends.files import Files
 from acpd_backends.jsonl import JsonlJournals
 from acpd_backends.names import Layout
 from acpd_backends.stores import open_store
-from tests.backends.journal_logs import AT, HEADER, KEY, chain, path, place, plain, update
+from tests.backends.journal_logs import AT, HEADER, KEY, Dying, Killed, chain, path, place, plain, update
 
 BIG = b'{"sessionId":"s","update":{"text":"%b"}}' % (b"x" * 70_000)
 
@@ -181,39 +181,6 @@ async def test_what_lies_about_is_told(tmp_path: Path) -> None:
     assert 40 == sum(each.bytes for each in left)
     await upkeep.remove([each for each in left if each.kind != "no-log"])
     assert ["no-log"] == kinds(await upkeep.left(None))
-
-
-class Killed(BaseException):
-    """What a process does not survive."""
-
-
-class Dying(Files):
-    """Real files, until the process is killed at step `at` of those that change anything."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-        self.steps = 0
-
-    def _step(self) -> None:
-        self.steps += 1
-        if self.steps == self.at:
-            raise Killed
-
-    def write(self, fd: int, data: bytes | memoryview) -> int:
-        self._step()
-        return super().write(fd, data)
-
-    def replace(self, source: Path, target: Path) -> None:
-        self._step()
-        super().replace(source, target)
-
-    def link(self, source: Path, target: Path) -> None:
-        self._step()
-        super().link(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._step()
-        super().unlink(path)
 
 
 async def test_a_repair_is_on_disk_step_by_step(tmp_path: Path) -> None:
