@@ -158,7 +158,7 @@ class SqliteCatalog(SearchCatalog):
         known = await self._database.read(lambda db: {row[0] for row in query(db, "SELECT id FROM session")})
         logs = await journals.sweep(self._user)
         unknown, lost = logs - known, known - logs
-        if lost:  # removed with other means: they go, if they are still not there when looked at
+        if lost and logs:  # removed with other means; if there are none at all, their disk may not be there
             gone = [row for row in [await self.get(each) for each in lost] if row is not None]
             await self._reread(journals, [Key(row.agent, row.id, self._user) for row in gone])
         return count + (await self._reread(journals, await self._without_row(journals, unknown), progress) if unknown else 0)

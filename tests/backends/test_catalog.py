@@ -160,6 +160,18 @@ async def test_what_is_left_of_a_log_that_is_gone_goes_only_where_it_was_being_d
         assert [True, False] == left
 
 
+async def test_rows_without_a_log_go_at_a_start(tmp_path: Path) -> None:
+    """Somebody removed it with other means. Where no log is found at all nothing is forgotten: their disk may not be there."""
+    async with opened(tmp_path) as parts:
+        for name in ("one", "two"):
+            await write_log(parts.journals, Key("agent", name))
+        await parts.catalog.recover(parts.journals)
+        for name, left in (("one", {"two"}), ("two", {"two"})):
+            Path(parts.journals.log_path(Key("agent", name))).unlink()
+            await parts.catalog.recover(parts.journals)
+            assert left == {row.id for row in await parts.catalog.find("", limit=9)}
+
+
 async def test_an_open_row_is_read_again(tmp_path: Path) -> None:
     """After a crash the row says what the log says; its size is the log's."""
     key = Key("coder", "s1")
