@@ -6,6 +6,8 @@ import asyncio
 import os
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from acpd.errors import SessionBusy, SessionNotFound, StoreError
 from acpd.storage.contract import After, Journals, Key
 from acpd.storage.testing_store import (
@@ -269,6 +271,7 @@ class CatalogConformance(Store):
             assert await catalog.recover(journals) == 0
             await catalog.put(row_at("s", 1, state="open"))
             await catalog.put(row_at("gone", 1, state="open"))
+            await (await new_journal(journals, replace(KEY, session="trusted"), turns=3)).close()
             await catalog.put(row_at("trusted", 1))
             assert await catalog.recover(journals) == 1
             assert found == await catalog.get("s")
