@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 DOCUMENTS, TEXT = 32, 64 * 1024
 """Documents and characters from which on a batch is full: some milliseconds in one transaction."""
 PAGE = 100
+DELAY = 5.0
+"""Seconds after a start in which nothing is indexed: an editor loads its sessions then."""
+REST = 4
+"""How many times as long as it worked the background rests."""
 
 
 def searchable(store: Store) -> SearchCatalog:
@@ -31,10 +35,11 @@ def searchable(store: Store) -> SearchCatalog:
     raise StoreError("search", "the sessions", cause="the catalog of this store has no search", hint="see [storage] backend")
 
 
-async def catch_up(store: Store, key: Key, row: Row | None = None, *, windows: int = 0) -> bool:
+async def catch_up(store: Store, key: Key, row: Row | None = None, *, windows: int = 0, rest: float = 0) -> bool:
     """Make what the log says searchable. Whether `row` was put with it; it is not where the log says nothing new.
 
-    `windows`: read so many at most (0: all). Raises StoreError. Cancelled, it goes on at the same place the next time.
+    `windows`: read so many at most (0: all). `rest`: after each, so many times as long as it took. Raises StoreError.
+    Cancelled, it goes on at the same place the next time.
     """
     if not isinstance(store.catalog, SearchCatalog):
         return False
@@ -44,6 +49,7 @@ async def catch_up(store: Store, key: Key, row: Row | None = None, *, windows: i
     documents = await asyncio.to_thread(_documents, after)
     filling = _Filling(after)
     count = 0
+    started = time.monotonic()
     async for window in store.journals.read(key, after=after):
         for part in await asyncio.to_thread(documents.feed, window):
             full = filling.add(part)
@@ -52,6 +58,9 @@ async def catch_up(store: Store, key: Key, row: Row | None = None, *, windows: i
         count += 1
         if count == windows:
             break
+        if rest:
+            await asyncio.sleep(rest * (time.monotonic() - started))
+            started = time.monotonic()
     if documents.seen == after:
         return False
     last = await asyncio.to_thread(filling.last, documents)
@@ -102,22 +111,25 @@ async def catch_up_all(store: Store, user: str | None, told: Callable[[int], Non
     """Every session that is behind, the newest first. A log that cannot be read stays behind.
 
     Raises StoreError where the catalog cannot be read or written: then no other log is worth the reading.
-    `told(n)`: n are done. `gently`: work half of the time, so that turns that run meanwhile find the other half.
+    `told(n)`: n are done. `gently`: not in the first seconds of a start, and a fifth of the time, so that who is waited for
+    finds the machine free.
     """
     if not isinstance(store.catalog, SearchCatalog):
         return
+    if gently:
+        await asyncio.sleep(DELAY)
     done = 0
     after: After | None = None
     while page := await store.catalog.behind(after=after, limit=PAGE):
         for row in page:
             started = time.monotonic()
             try:
-                await catch_up(store, Key(row.agent, row.id, user))
+                await catch_up(store, Key(row.agent, row.id, user), rest=REST if gently else 0)
             except StoreError as error:
                 if error.operation == "write":  # the catalog: of a log nothing is written here
                     raise
             done += 1
             told(done)
             if gently:
-                await asyncio.sleep(time.monotonic() - started)
+                await asyncio.sleep(min(REST * (time.monotonic() - started), DELAY))
         after = After(page[-1].updatedAt, page[-1].id)

@@ -17,7 +17,6 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from acpd.errors import SessionNotFound, SessionReadOnly, StoreError
@@ -216,7 +215,13 @@ class JsonlJournals(Journals):
             yield [(Key(task.agent, task.session, task.user), found.row) for task, found in part if not found.unreadable]
 
     async def sizes(self, keys: Sequence[Key], /) -> list[int | None]:
-        paths = [self.paths(key).log for key in keys]
+        folders: dict[tuple[str, str | None], str] = {}
+        paths: list[str] = []
+        for key in keys:
+            place = (key.agent, key.user)
+            if place not in folders:
+                folders[place] = str(self.layout.sessions(key))
+            paths.append(f"{folders[place]}/{encode(key.session)}.log.jsonl")
         return await asyncio.to_thread(lambda: [_size(path) for path in paths])
 
     async def scan(self, user: str | None, /) -> AsyncIterator[Key]:
@@ -251,7 +256,7 @@ def _next_of(key: Key, windows: Iterator[list[Stored]]) -> list[Stored] | None:
         raise _no_entry(key, str(error.args[0])) from error
 
 
-def _size(path: Path) -> int | None:
+def _size(path: str) -> int | None:
     try:
         return os.stat(path).st_size
     except OSError:
