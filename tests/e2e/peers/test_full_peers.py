@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from tests.e2e.peers import checks
 from tests.e2e.peers.drive import WAIT, Stage
 from tests.e2e.peers.table import AGENTS, HERE, Place
 from tests.e2e.peers.test_push_peers import survive_two_kills
-from tests.support import fold, proc
+from tests.support import fold, proc, store
+from tests.support.scripted import until
 
 Json = dict[str, Any]
 
@@ -32,7 +34,7 @@ def test_big_agents_survive_two_kills(full_place: Place, agent_name: str, client
 
 @pytest.mark.parametrize("agent_name", ["py-echo", "ts-echo", "codex"])
 def test_acp_client_goes_on_after_a_kill(full_place: Place, agent_name: str) -> None:
-    """acp-client asks, acpd is killed, a new acp-client loads the session and sees what the first one saw."""
+    """acp-client asks, acpd is killed, a new acp-client loads the session and sees what the first one saw; and one cancels."""
     stage = Stage(full_place, "python", agent_name)
     try:
         first = _ask(stage, None, stage.agent.tool(full_place), kill=True)
@@ -42,6 +44,9 @@ def test_acp_client_goes_on_after_a_kill(full_place: Place, agent_name: str) -> 
         shown = fold.prompt("", [{"type": "text", "text": stage.agent.tool(full_place)}], "1") + _params(first["updates"])
         checks.assert_same(shown, _params(second["replayed"]))
         assert "hello there" in second["answer"]
+        if agent_name != "codex":  # which has answered before this client hears of it; acpx and the SDKs cancel it in time
+            _ask(stage, first["session"], stage.agent.slow, kill=False, cancel=1)
+            assert "cancelled" == store.log(full_place.folder / "acpd", first["session"]).of("turn")[-1]["stopReason"]
         proc.assert_none_left(stage.mark)
         for run in stage.runs:
             checks.assert_valid(run)
@@ -53,9 +58,9 @@ def _params(updates: list[Json]) -> list[Json]:
     return [{"sessionId": "", "update": update} for update in updates]
 
 
-def _ask(stage: Stage, session: str | None, text: str, *, kill: bool) -> Json:
+def _ask(stage: Stage, session: str | None, text: str, *, kill: bool, cancel: int = 0) -> Json:
     command, env = stage.command()
-    setup = {"command": command, "cwd": str(stage.place.work), "session": session, "text": text}
+    setup = {"command": command, "cwd": str(stage.place.work), "session": session, "text": text, "cancel": cancel}
     program = [str(stage.place.installed.groups["full"].python), str(HERE / "clients" / "acp_client_run.py")]
     with subprocess.Popen([*program, json.dumps(setup)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as client:
         assert client.stdout is not None
@@ -76,6 +81,7 @@ def test_acpx_goes_on_after_a_kill(full_place: Place, agent_name: str) -> None:
         command, env = stage.command()
         _acpx(full_place, command, env, "sessions", "new")
         assert "completed" in _acpx(full_place, command, env, stage.agent.tool(full_place))
+        _cancelled_by_acpx(full_place, command, env, stage.agent.slow)
         for pid in stage.pids():
             stage.kill(pid)
         assert "hello there" in _acpx(full_place, command, env, stage.agent.plain)
@@ -87,12 +93,29 @@ def test_acpx_goes_on_after_a_kill(full_place: Place, agent_name: str) -> None:
             editor.call("load", sessionId=session["sessionId"], cwd=str(full_place.work))
             view = fold.fold(editor.updates)
             assert {tool["status"] for tool in view.tools.values()} == {"completed"}
-            assert len([kind for kind, _ in view.messages if kind == "user"]) == 2
+            assert len([kind for kind, _ in view.messages if kind == "user"]) == 3
         stage.close()  # acpx leaves a queue owner behind that lives on for its own time
         for run in runs:
             checks.assert_valid(run)
     finally:
         stage.close()
+
+
+def _cancelled_by_acpx(place: Place, command: list[str], env: dict[str, str], text: str) -> None:
+    """A prompt that runs in one acpx is cancelled by another; the log says so."""
+    home = place.folder / "acpd"
+
+    def turns() -> list[str]:
+        (log,) = store.logs(home, torn=True).values()
+        return [turn.get("stopReason") or turn["state"] for turn in log.of("turn")]
+
+    before = turns()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(_acpx, place, command, env, text)
+        until("the turn", lambda: turns()[len(before) :] == ["running"] or None, within=WAIT)
+        _acpx(place, command, env, "cancel")
+        running.result(timeout=WAIT)
+    assert ["running", "cancelled"] == turns()[len(before) :]
 
 
 def _acpx(place: Place, command: list[str], env: dict[str, str], *words: str) -> str:

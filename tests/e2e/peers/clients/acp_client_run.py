@@ -3,7 +3,8 @@
 # pyright: reportMissingImports=false
 """acp-client's life in one process: start or load, ask one question, report, stay until stdin ends.
 
-argv[1] is `{"command": [...], "cwd": "...", "session": id or null, "text": "..."}`; one JSON line comes out:
+argv[1] is `{"command": [...], "cwd": "...", "session": id or null, "text": "...", "cancel": n}`, where the question is
+cancelled once n updates came (0: never); one JSON line comes out:
 `{"session": id, "replayed": [update...], "asked": n, "answer": "...", "updates": [...]}`.
 """
 
@@ -32,7 +33,13 @@ async def main() -> None:
     updates: list[Any] = []
     agent = Agent(setup["command"], Path(setup["cwd"]), permission=permission, session=setup["session"])
     await agent.start(on_update=replayed.append)
-    answer = await agent.ask(setup["text"], on_update=updates.append)
+
+    def take(update: Any) -> None:
+        updates.append(update)
+        if len(updates) == setup["cancel"]:
+            agent.cancel()
+
+    answer = await agent.ask(setup["text"], on_update=take)
     report = {"session": agent.session, "replayed": replayed, "asked": asked, "answer": answer, "updates": updates}
     sys.stdout.write(json.dumps(report) + "\n")
     sys.stdout.flush()
