@@ -59,7 +59,7 @@ class AgentPool:
         self._log = log
         self._ids = Ids()
         self._under_way: set[asyncio.Future[Any]] = set()
-        """Processes that are being started, or ended because nobody wants them any more."""
+        """Agents that are being started and connected, or ended because nobody wants them any more."""
         self._stopped = False
 
     async def start(self, host: Host, choice: AgentChoice, cwd: str | None = None) -> AgentLink:
@@ -86,6 +86,15 @@ class AgentPool:
     async def _spawn(self, host: Host, choice: AgentChoice, cwd: str | None) -> AgentLink:
         if self._stopped:
             raise AgentError("acpd is stopping")
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._under_way.add(done)
+        try:
+            return await self._connected(host, choice, cwd)
+        finally:
+            self._under_way.discard(done)
+            done.set_result(None)
+
+    async def _connected(self, host: Host, choice: AgentChoice, cwd: str | None) -> AgentLink:
         identifier = self._ids.new()
         name = choice.name or os.path.basename(choice.command[0])
         env = {**host.env, **choice.env, LINK_VARIABLE: identifier}
