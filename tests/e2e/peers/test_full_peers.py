@@ -44,9 +44,10 @@ def test_acp_client_goes_on_after_a_kill(full_place: Place, agent_name: str) -> 
         shown = fold.prompt("", [{"type": "text", "text": stage.agent.tool(full_place)}], "1") + _params(first["updates"])
         checks.assert_same(shown, _params(second["replayed"]))
         assert "hello there" in second["answer"]
-        if agent_name != "codex":  # which has answered before this client hears of it; acpx and the SDKs cancel it in time
-            _ask(stage, first["session"], stage.agent.slow, kill=False, cancel=1)
-            assert "cancelled" == store.log(full_place.folder / "acpd", first["session"]).of("turn")[-1]["stopReason"]
+        proc.assert_none_left(stage.mark)  # until the second acpd has ended, the session is open there
+        third = _ask(stage, first["session"], stage.agent.slow, kill=False, cancel=1)
+        assert third["session"] == first["session"]
+        assert "cancelled" == store.log(full_place.folder / "acpd", first["session"]).of("turn")[-1]["stopReason"]
         proc.assert_none_left(stage.mark)
         for run in stage.runs:
             checks.assert_valid(run)
@@ -81,6 +82,8 @@ def test_acpx_goes_on_after_a_kill(full_place: Place, agent_name: str) -> None:
         command, env = stage.command()
         _acpx(full_place, command, env, "sessions", "new")
         assert "completed" in _acpx(full_place, command, env, stage.agent.tool(full_place))
+        (log,) = store.logs(full_place.folder / "acpd", torn=True).values()
+        assert [ask["id"] for ask in log.of("ask")] == [answer["ask"] for answer in log.of("answer")] != []
         _cancelled_by_acpx(full_place, command, env, stage.agent.slow)
         for pid in stage.pids():
             stage.kill(pid)
