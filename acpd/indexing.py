@@ -38,8 +38,8 @@ def searchable(store: Store) -> SearchCatalog:
 async def catch_up(store: Store, key: Key, row: Row | None = None, *, windows: int = 0, rest: float = 0) -> bool:
     """Make what the log says searchable. Whether `row` was put with it; it is not where the log says nothing new.
 
-    `windows`: read so many at most (0: all). `rest`: after each, so many times as long as it took. Raises StoreError.
-    Cancelled, it goes on at the same place the next time.
+    `windows`: read so many at most (0: all). `rest`: after each, and at the end, so many times as long as it took.
+    Raises StoreError. Cancelled, it goes on at the same place the next time.
     """
     if not isinstance(store.catalog, SearchCatalog):
         return False
@@ -65,6 +65,7 @@ async def catch_up(store: Store, key: Key, row: Row | None = None, *, windows: i
         return False
     last = await asyncio.to_thread(filling.last, documents)
     await store.catalog.index(key.session, last, row)
+    await asyncio.sleep(rest * (time.monotonic() - started))
     return row is not None
 
 
@@ -122,7 +123,6 @@ async def catch_up_all(store: Store, user: str | None, told: Callable[[int], Non
     after: After | None = None
     while page := await store.catalog.behind(after=after, limit=PAGE):
         for row in page:
-            started = time.monotonic()
             try:
                 await catch_up(store, Key(row.agent, row.id, user), rest=REST if gently else 0)
             except StoreError as error:
@@ -130,6 +130,4 @@ async def catch_up_all(store: Store, user: str | None, told: Callable[[int], Non
                     raise
             done += 1
             told(done)
-            if gently:
-                await asyncio.sleep(min(REST * (time.monotonic() - started), DELAY))
         after = After(page[-1].updatedAt, page[-1].id)

@@ -389,7 +389,8 @@ class Registry:
         except SessionNotFound:
             return False
         if fold.prompted:
-            await self.store.catalog.put(row_of(key, header, fold, 0))
+            (size,) = await self.store.journals.sizes([key])
+            await self.store.catalog.put(row_of(key, header, fold, size or 0))
         return fold.prompted
 
     async def stop(self, *, interrupt: bool) -> None:

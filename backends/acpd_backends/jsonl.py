@@ -70,7 +70,7 @@ class JsonlJournals(Journals):
         except OSError as error:
             raise failed(operation, f"session {key.session}", error) from error
 
-    async def _look(self, operation: str, key: Key, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def look(self, operation: str, key: Key, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """As `call`, where the log must be there."""
         try:
             return await asyncio.to_thread(work, *args, **kwargs)
@@ -150,7 +150,7 @@ class JsonlJournals(Journals):
         return JsonlJournal(self, key, opened.header, opened.fold, self.files.open_append(paths.log, create=False), size)
 
     async def peek(self, key: Key, /) -> tuple[Header, Fold]:
-        opened = await self._look("read", key, self._peek, key)
+        opened = await self.look("read", key, self._peek, key)
         made_up = Header(version=VERSION, id=key.session, cwd="", agent=key.agent, user=key.user)
         return opened.header or made_up, opened.fold
 
@@ -174,22 +174,22 @@ class JsonlJournals(Journals):
 
     async def _stream(self, key: Key, windows: Iterator[list[Stored]]) -> AsyncIterator[list[Stored]]:
         """Each window is read and decoded in a thread when it is asked for."""
-        while (window := await self._look("read", key, _next_of, key, windows)) is not None:
+        while (window := await self.look("read", key, _next_of, key, windows)) is not None:
             yield window
 
     async def last(self, key: Key, count: int, /) -> list[Stored]:
         """A few milliseconds at any length where the index is sound."""
-        return await self._look("read", key, logfile.last_entries, self.paths(key), count)
+        return await self.look("read", key, logfile.last_entries, self.paths(key), count)
 
     async def tree(self, key: Key, /) -> SessionTree:
-        return await self._look("read", key, self._tree, key)
+        return await self.look("read", key, self._tree, key)
 
     def _tree(self, key: Key) -> SessionTree:
         with LogFile(self.paths(key)) as log:
             return logfile.load_tree(log)
 
     async def fork(self, source: Key, target: Key, header: Header, /, *, entry: str | None) -> None:
-        await self._look("fork", source, self._fork, source, target, header, entry)
+        await self.look("fork", source, self._fork, source, target, header, entry)
 
     def _fork(self, source: Key, target: Key, header: Header, entry: str | None) -> None:
         self.layout.make(target, "sessions", sync=True, files=self.files)

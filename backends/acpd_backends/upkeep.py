@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from acpd.errors import SessionNotFound
 from acpd.storage.contract import Key
 from acpd.storage.upkeep import Checked, Found, Upkeep
 from acpd.wire.lines import Header, header_line
@@ -39,13 +38,13 @@ class JsonlUpkeep(Upkeep):
         self._layout = journals.layout
 
     async def check(self, key: Key, /, *, live: bool) -> Checked:
-        return await self._do("check", key, fsck.check, self._journals.paths(key), live=live)
+        return await self._journals.look("check", key, fsck.check, self._journals.paths(key), live=live)
 
     async def repair(self, key: Key, header: Header, /) -> list[str]:
-        return [str(await self._do("repair", key, repairs.repair, self._journals.paths(key), header, self._files))]
+        return [str(await self._journals.look("repair", key, repairs.repair, self._journals.paths(key), header, self._files))]
 
     async def renew(self, key: Key, /) -> None:
-        await self._do("make anew the caches of", key, self._renew, self._journals.paths(key))
+        await self._journals.look("make anew the caches of", key, self._renew, self._journals.paths(key))
 
     def _renew(self, paths: LogPaths) -> None:
         with LogFile(paths) as log:
@@ -68,10 +67,10 @@ class JsonlUpkeep(Upkeep):
             yield from (Path(entry.path) for entry in _entries(place / "context") if entry.is_dir(follow_symlinks=False))
 
     async def unused(self, key: Key, /) -> list[Found]:
-        return await self._do("look through the blobs of", key, _unused, self._journals.paths(key))
+        return await self._journals.look("look through the blobs of", key, _unused, self._journals.paths(key))
 
     async def weigh(self, key: Key, /) -> int:
-        return await self._do("look at", key, _weigh, self._journals.paths(key))
+        return await self._journals.look("look at", key, _weigh, self._journals.paths(key))
 
     async def remove(self, found: Sequence[Found], /) -> None:
         await self._through(None, self._remove, found)
@@ -79,14 +78,6 @@ class JsonlUpkeep(Upkeep):
     def _remove(self, _: None, found: Sequence[Found]) -> None:
         for each in found:
             self._files.unlink(Path(each.path))
-
-    async def _do(self, operation: str, key: Key, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await asyncio.to_thread(work, *args, **kwargs)
-        except FileNotFoundError as error:
-            raise SessionNotFound(key.session) from error
-        except OSError as error:
-            raise failed(operation, f"session {key.session}", error) from error
 
     async def _through(self, user: str | None, work: Callable[..., T], *more: object) -> T:
         try:
