@@ -309,7 +309,7 @@ class Registry:
             self._gone.discard(session_id)
 
     async def searchable(self) -> None:
-        """As `refresh`, and what was said in turns that are over can be found. A running turn is searched when it is over."""
+        """What was said in turns that are over can be found. A running turn is searched when it is over."""
         await self._completed()
         for session_id, saver in list(self._savers.items()):
             if (session := self.live.get(session_id)) is not None and session.state is Turn.IDLE:
