@@ -37,7 +37,7 @@ _decode = msgspec.json.Decoder(_Params).decode
 async def adopt(connection: Connection, said: OldSession, params: bytes) -> LiveSession:
     """Raises SessionNotFound if the agent does not know it either, RequestError if it wants a login first, AgentError."""
     try:
-        link = await connection.warm()
+        link = await connection.warm.get()
     except (AgentError, RequestError):
         raise SessionNotFound(said.sessionId) from None
     if not link.said.agentCapabilities.loadSession or not said.sessionId:
@@ -53,7 +53,7 @@ async def adopt(connection: Connection, said: OldSession, params: bytes) -> Live
 async def _record(connection: Connection, said: OldSession, params: bytes) -> LiveSession:
     """The live session, whole; or nothing is left of it. Raises RequestError, AgentError, StoreError."""
     registry = connection.registry
-    link = await connection.take_warm()
+    link = await connection.warm.take()
     session: LiveSession | None = None
     try:
         header = await registry.header(said.sessionId, link.name, said.cwd, without_secrets(link.command), said.directories)

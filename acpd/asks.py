@@ -72,11 +72,12 @@ _decode_elicitation_result = msgspec.json.Decoder(ElicitationResult).decode
 class Ask:
     """One open question. `call` is its JSON-RPC id to clients, raw."""
 
-    __slots__ = ("call", "clients", "id", "method", "mode", "options", "outgoing", "reply", "request")
+    __slots__ = ("call", "clients", "id", "method", "mode", "options", "outgoing", "reply", "request", "seq")
 
     def __init__(self, method: str, params: bytes, session: bytes, request: bytes, reply: Reply) -> None:
         """Raises RequestError(INVALID_PARAMS) if the agent's params are not what the method needs."""
         self.id = ""
+        self.seq = 0
         self.call = b""
         self.method = method
         self.request = request
@@ -93,8 +94,9 @@ class Ask:
             self.mode = _decode_elicitation(sound).mode
         self.outgoing = splice.replace(sound, "sessionId", session)
 
-    def named(self, identifier: str) -> None:
+    def named(self, identifier: str, seq: int) -> None:
         self.id = identifier
+        self.seq = seq
         self.call = b'"%b"' % identifier.encode()
 
     def may_go_to(self, client: Client) -> bool:
@@ -139,7 +141,7 @@ class Asks:
         ask = Ask(method, params, self._id, request, reply)
         body = b',"src":["%b",%d],"method":%b,"params":%b' % (source[0].encode(), source[1], encode(method), params)
         written = self._recorder.entry("ask", body)
-        ask.named(written.id)
+        ask.named(written.id, written.seq)
         self._open[ask.id] = ask
         self._audience.stage(Staged(written.seq, "", b"", ask.id))
 
@@ -166,7 +168,10 @@ class Asks:
         if ask.method == ELICITATION and (ask.clients or client is not self._one_for(ask)):
             return
         ask.clients.append(client)
-        client.call(ask.method, ask.outgoing, partial(self._answered, ask, client), ask.call)
+        if ask.seq <= attachment.seen:
+            client.expect(ask.call, partial(self._answered, ask, client))
+        else:
+            client.call(ask.method, ask.outgoing, partial(self._answered, ask, client), ask.call)
 
     def _one_for(self, ask: Ask) -> Client | None:
         """Who prompted, else the longest attached that can."""

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
+from acpd import cursors
 from acpd.errors import RequestError
 from acpd.rpc.protocol import Then
 
@@ -33,11 +34,14 @@ class Client(Protocol):
     kinds: frozenset[str]
     """The kinds of update that may be sent to it."""
     capabilities: ClientCapabilities
+    token: str
+    """Not empty: each of its lines carries its place (acpd.cursors), and it may come back under this name."""
 
     @property
     def paused(self) -> bool: ...
     def send(self, data: bytes, /) -> None: ...
     def call(self, method: str, params: bytes, then: Then, identifier: bytes | None = None, /) -> bytes: ...
+    def expect(self, identifier: bytes, then: Then, /) -> None: ...
     def forget(self, identifier: bytes, /) -> None: ...
     def notify(self, method: str, params: bytes, /) -> None: ...
     def settle(self, identifier: bytes, result: bytes | None, error: RequestError | None, /) -> bytes: ...
@@ -45,7 +49,7 @@ class Client(Protocol):
 
 
 class Staged(Struct, gc=False):
-    """One new line, ready for clients: its frame, or (ask) the id of the ask to send."""
+    """One new line, ready for clients: its frames, or (ask) the id of the ask to send."""
 
     seq: int
     kind: str
@@ -58,10 +62,11 @@ class Staged(Struct, gc=False):
 class Attachment:
     """See the module. `behind(attachment)` starts the reading of the log; `ask(attachment, id)` sends one ask."""
 
-    __slots__ = ("_after", "_ask", "_behind", "client", "cursor", "live", "own")
+    __slots__ = ("_after", "_ask", "_behind", "_name", "client", "cursor", "live", "own", "seen", "skip")
 
     def __init__(
         self,
+        session_id: str,
         client: Client,
         cursor: int,
         behind: Callable[[Attachment], None],
@@ -69,12 +74,35 @@ class Attachment:
     ) -> None:
         self.client = client
         self.cursor = cursor
+        self.skip = 0
+        """Frames of the line behind the cursor that the client has already."""
+        self.seen = 0
+        """Asks up to this seq were sent to the client over an earlier connection."""
         self.live = False
         self.own: set[str] = set()
         """Ids of prompt entries that this client sent and that its cursor has not passed."""
+        self._name = cursors.name(session_id) if client.token else b""
         self._ask = ask
         self._behind = behind
         self._after: list[tuple[int, bytes]] = []
+
+    @property
+    def place(self) -> bytes:
+        """The session and the cursor, for an answer that the client gets now."""
+        return b"%b:%d" % (self._name, self.cursor)
+
+    def placed(self, seq: int, frames: bytes) -> bytes:
+        """The frames of one line as this client gets them."""
+        if not self._name or not frames:
+            return frames
+        if self.skip and seq == self.cursor + 1:
+            frames = b"\n".join(frames.split(b"\n")[self.skip :])
+        self.skip = 0
+        return cursors.placed(self._name, seq, frames)
+
+    def placed_in_replay(self, until: int, number: int, frame: bytes) -> bytes:
+        """The frame that has this number in a replay up to `until`."""
+        return b"%b:r%d.%d - %b" % (self._name, until, number, frame) if self._name else frame
 
     def feed(self, staged: list[Staged], seq: int) -> None:
         """New lines up to `seq` are in the log."""
@@ -92,7 +120,7 @@ class Attachment:
                 frames.clear()
                 self._ask(self, item.ask)
             elif item.kind in kinds and item.origin is not client:
-                frames.append(item.frame)
+                frames.append(self.placed(item.seq, item.frame) if self._name else item.frame)
         client.send(b"".join(frames))
         self.cursor = seq
         self.own.clear()

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable
 
 from acpd.attachment import Attachment, Client, Staged
+from acpd.cursors import Cursor
 from acpd.errors import ConnectionBroken, SessionNotFound, StoreError
 from acpd.scribe import RETRY_EVERY, Scribe
 from acpd.storage.contract import Journals, Key
@@ -67,7 +68,7 @@ class Audience:
     def attach(self, client: Client) -> Attachment:
         """A new attachment of this client, not live: `start` makes it so. It goes on where its old one was, else at the end."""
         old = self.attachment(client)
-        new = Attachment(client, self._scribe.flushed, self._behind, self._ask)
+        new = Attachment(self._key.session, client, self._scribe.flushed, self._behind, self._ask)
         if old is None:
             self.attachments.append(new)
         else:
@@ -129,8 +130,10 @@ class Audience:
                 attachment.feed(staged, self._scribe.flushed)
         return True
 
-    async def replay(self, attachment: Attachment) -> None:
+    async def replay(self, attachment: Attachment, done: Cursor | None = None) -> None:
         """Send the whole conversation, folded, then the newest facts; the cursor stands behind it then.
+
+        `done`: what of it the client got over an earlier connection.
 
         Raises ConnectionBroken when the client is gone, StoreError when the log cannot be read. Whoever is not told all of it
         reads on from where it would have ended; so does who cancels it.
@@ -138,15 +141,15 @@ class Audience:
         from acpd.storage.replay import Replay  # 13 ms that a start need not pay
 
         self.publish()
-        until = self._scribe.flushed
-        client = attachment.client
-        told = Replay(self._key.session, client.kinds)
+        until = min(done.seq, self._scribe.flushed) if done else self._scribe.flushed
+        told = Replay(self._key.session, attachment.client.kinds)
+        sending = _Sending(attachment, until, done.frames if done else 0)
         is_running = self._scribe.fold.turn is not None
         facts = told.facts(self._scribe.fold, until)  # now: later ones come behind the cursor
         try:
             async for window in self._journals.path(self._key, until=until, straight=self._scribe.fold.straight):
-                await _send(client, told.feed(window))
-            await _send(client, [*told.finish(is_running=is_running), *facts])
+                await sending.send(told.feed(window))
+            await sending.send([*told.finish(is_running=is_running), *facts])
         except (asyncio.CancelledError, StoreError):
             if attachment in self.attachments:
                 attachment.reached(until)
@@ -193,11 +196,12 @@ class Audience:
         from acpd.storage import replay
 
         frames: list[bytes] = []
+        own = f"{attachment.client.token}:" if attachment.client.token else None
         for line in window:
             if line.id in attachment.own:
                 attachment.own.discard(line.id)
-            else:
-                frames += replay.live(line, self._id, attachment.client.kinds)
+            elif own is None or not line.by.startswith(own):
+                frames.append(attachment.placed(line.seq, b"".join(replay.live(line, self._id, attachment.client.kinds))))
         return frames
 
     def notify(self, frame: bytes, kind: str) -> None:
@@ -226,7 +230,24 @@ def import_replay() -> None:
         importlib.import_module(name)
 
 
-async def _send(client: Client, frames: list[bytes]) -> None:
-    if frames:
-        client.send(b"".join(frames))
-    await client.drained()
+class _Sending:
+    """The frames of one replay; the first `skip` of them are not sent."""
+
+    def __init__(self, attachment: Attachment, until: int, skip: int) -> None:
+        self._attachment = attachment
+        self._until = until
+        self._skip = skip
+        self._count = 0
+
+    async def send(self, frames: list[bytes]) -> None:
+        client = self._attachment.client
+        if client.token:
+            first = self._count
+            self._count += len(frames)
+            numbered = enumerate(frames, first + 1)
+            frames = [
+                self._attachment.placed_in_replay(self._until, number, each) for number, each in numbered if number > self._skip
+            ]
+        if frames:
+            client.send(b"".join(frames))
+        await client.drained()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
 
 from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import Restorer
@@ -59,17 +61,34 @@ def serve_stdio(config: Config, paths: Paths, choice: AgentChoice) -> int:
         daemon.log.close()
 
 
+class Tenant(NamedTuple):
+    """What one user has in this process."""
+
+    store: Store
+    registry: Registry
+
+
 class Daemon:
-    """One store, its sessions, its agents."""
+    """One store, its sessions, its agents. Who connects, and how, is the caller's."""
 
     def __init__(self, config: Config, paths: Paths) -> None:
-        self._config = config
-        self._paths = paths
+        self.config = config
+        self.paths = paths
         self.log = Logger(config.log.level)
-        self._tasks = Tasks(self._failed)
-        self._stopping: asyncio.Event | None = None
+        self.tasks = Tasks(self._failed)
+        self.connections: set[Connection] = set()
         self.stuck = False
         """Whether something could not be stopped in time."""
+        runtime: Runtime = resolve(_LINKS)(Path(paths.runtime) / "links")
+        known = {name: config.choose(name) for name in config.agents.programs}
+        self._settings = _settings(config)
+        self.pool = AgentPool(runtime, self._settings, self.tasks, Noise(self.log), known)
+        self._tenants: dict[str | None, Tenant] = {}
+        self._opening: dict[str | None, asyncio.Task[Tenant]] = {}
+        self._numbers = itertools.count(1)
+        self._leftovers: asyncio.Task[int] | None = None
+        self.on_closed: Callable[[Connection], None] = lambda _: None
+        """Told of each connection that has ended."""
 
     def _failed(self, name: str, error: BaseException) -> None:
         if isinstance(error, AcpdError):
@@ -77,58 +96,91 @@ class Daemon:
         else:
             self.log("error", "task failed", task=name, error=repr(error), exc_info=error)
 
+    def begin(self) -> None:
+        """What runs as long as the process does. Call it once, on the loop."""
+        self._leftovers = self.tasks.spawn(self.pool.end_leftovers(), name="leftovers")
+        self.tasks.spawn(self.pool.trim(), name="trim")
+
+    def settle_down(self) -> None:
+        """All that a start needs is there: the collector need not look at it again, and threads wait for each other less."""
+        gc.freeze()
+        sys.setswitchinterval(0.0005)
+
+    async def tenant(self, user: str | None) -> Tenant:
+        """Opened once. Raises AcpdError when the store cannot be opened; the next call tries again."""
+        if (known := self._tenants.get(user)) is not None:
+            return known
+        if (opening := self._opening.get(user)) is None:
+            opening = self._opening[user] = self.tasks.spawn(self._open(user), name="open", watched=True)
+            opening.add_done_callback(lambda _: self._opening.pop(user))
+        return await asyncio.shield(opening)
+
+    async def _open(self, user: str | None) -> Tenant:
+        store = await asyncio.to_thread(open_store, replace(self.config, user=user))
+        registry = Registry(store, Restorer(self.pool), self._settings, self.tasks, user)
+        registry.complete.clear()
+        self.tasks.spawn(self._recover(registry), name="recover")
+        made = self._tenants[user] = Tenant(store, registry)
+        return made
+
+    @property
+    def tenants(self) -> list[Tenant]:
+        """Those that are open."""
+        return list(self._tenants.values())
+
+    def connection(self, tenant: Tenant, host: Host, **more: Any) -> Connection:
+        """A new one; `more` as Connection takes it. It leaves `connections` when its stream ends."""
+        made: Connection
+
+        def closed() -> None:
+            self.connections.discard(made)
+            self.on_closed(made)
+
+        made = Connection(tenant.registry, self.pool, host, self.tasks, closed, **more)
+        number = next(self._numbers)
+        made.log = lambda event, text: self.log("info", event, connection=number, text=text)
+        self.connections.add(made)
+        return made
+
     async def serve_stdio(self, choice: AgentChoice, stdin: int, stdout: int) -> int:
-        stopping = self._stopping = asyncio.Event()
+        stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
-        config = self._config
-        settings = Settings(
-            queue=config.sessions.queue,
-            cancel_timeout=config.agents.cancel_timeout,
-            stop_grace=config.agents.stop_grace,
-            start_timeout=config.agents.start_timeout,
-            primer_tokens=config.agents.primer_tokens,
-        )
-        store = await self._open_store()
-        runtime: Runtime = resolve(_LINKS)(Path(self._paths.runtime) / "links")
-        known = {name: config.choose(name) for name in config.agents.programs}
-        pool = AgentPool(runtime, settings, self._tasks, Noise(self.log), known)
-        registry = Registry(store, Restorer(pool), settings, self._tasks, config.user)
-        connection = Connection(registry, pool, Host(choice, dict(os.environ)), self._tasks, stopping.set)
-        connection.log = lambda event, text: self.log("info", event, text=text)
-        registry.complete.clear()
-        self._tasks.spawn(self._recover(pool, registry), name="recover")
-        self._tasks.spawn(pool.trim(), name="trim")
+        self.begin()
+        tenant = await self.tenant(self.config.user)
+        connection = self.connection(tenant, Host(choice, dict(os.environ)))
+        self.on_closed = lambda _: stopping.set()
         await stdio.connect(connection.peer, stdin, stdout)
-        gc.freeze()
-        sys.setswitchinterval(0.0005)
+        self.settle_down()
         await stopping.wait()
-        await self._stop(registry, pool, store, connection)
+        await self.stop()
         return 0
 
-    async def _recover(self, pool: AgentPool, registry: Registry) -> None:
+    async def _recover(self, registry: Registry) -> None:
         """What an earlier acpd left: agents, rows of sessions that it had open, sessions that nobody ever used."""
         try:
-            await pool.end_leftovers()
+            if self._leftovers is not None:
+                await asyncio.wait([self._leftovers])
             await registry.store.catalog.recover(registry.store.journals)
         finally:
             registry.complete.set()
         day_ago = Clock(lambda: time.time_ns() - UNPROMPTED_DAYS * 86_400_000_000_000).now()
         await registry.forget_unprompted(day_ago)
-        await catch_up_all(registry.store, self._config.user, gently=True)
+        await catch_up_all(registry.store, registry.user, gently=True)
 
-    async def _open_store(self) -> Store:
-        return await asyncio.to_thread(open_store, self._config)
-
-    async def _stop(self, registry: Registry, pool: AgentPool, store: Store, connection: Connection) -> None:
-        """Drain: turns are recorded as interrupted, sessions saved, agents ended; then the store is closed."""
-        drain = (partial(registry.stop, interrupt=True), pool.stop, self._tasks.cancel)
-        drained = await self._steps(STOP_SECONDS, *drain) or await self._steps(CLOSE_SECONDS, pool.kill, *drain)
-        connection.peer.close()
-        closings = (store.journals.close, store.catalog.close, store.session.close)
+    async def stop(self) -> None:
+        """Drain: turns are recorded as interrupted, sessions saved, agents ended; then the stores are closed."""
+        drain = (self._close_sessions, self.pool.stop, self.tasks.cancel)
+        drained = await self._steps(STOP_SECONDS, *drain) or await self._steps(CLOSE_SECONDS, self.pool.kill, *drain)
+        for connection in list(self.connections):
+            connection.peer.close()
+        closings = [part.close for store, _ in self.tenants for part in (store.journals, store.catalog, store.session)]
         closed = [await self._steps(CLOSE_SECONDS, closing) for closing in closings]
         self.stuck = not (drained and all(closed))
+
+    async def _close_sessions(self) -> None:
+        await asyncio.gather(*(self._step(registry.stop(interrupt=True)) for _, registry in self.tenants))
 
     async def _steps(self, seconds: float, *steps: Callable[[], Awaitable[None]]) -> bool:
         """One after the other; whether all had their end in time."""
@@ -147,3 +199,13 @@ class Daemon:
             await work
         except (AcpdError, OSError) as error:
             self.log("error", "stopping", error=str(error))
+
+
+def _settings(config: Config) -> Settings:
+    return Settings(
+        queue=config.sessions.queue,
+        cancel_timeout=config.agents.cancel_timeout,
+        stop_grace=config.agents.stop_grace,
+        start_timeout=config.agents.start_timeout,
+        primer_tokens=config.agents.primer_tokens,
+    )

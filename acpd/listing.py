@@ -122,8 +122,9 @@ def _decoded(text: str) -> _Cursor:
 
 
 def _lister(connection: Connection) -> AgentLink | None:
-    """An agent of this connection that lists sessions of its own; one that is in a turn only if there is no other."""
+    """An agent of this connection's kind that lists sessions of its own; one in a turn only if there is no other."""
     live = sorted(connection.registry.live.values(), key=lambda each: each.state is not Turn.IDLE)
+    live = [each for each in live if connection.host.agent_name in ("", each.header.agent)]
     links = [connection.host.warm, *(each.link for each in live)]
     for link in links:
         if isinstance(link, AgentLink) and not link.ended and link.said.agentCapabilities.sessionCapabilities.has("list"):
@@ -196,5 +197,5 @@ async def _deleter(connection: Connection, agent: str) -> AgentLink | None:
             return link if link.said.agentCapabilities.sessionCapabilities.has("delete") else None
     if connection.host.agent_name != agent:
         return None
-    link = await connection.warm()
+    link = await connection.warm.get()
     return link if link.said.agentCapabilities.sessionCapabilities.has("delete") else None

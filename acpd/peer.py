@@ -54,10 +54,11 @@ class Peer(asyncio.Protocol):
     too where the stream ends without it.
     """
 
-    def __init__(self, owner: Owner, *, strict: bool, limit: int = framing.MAX_LINE) -> None:
+    def __init__(self, owner: Owner, *, strict: bool, limit: int = framing.MAX_LINE, first_id: int = 0) -> None:
+        """`first_id`: where the numbers of our own requests begin."""
         self._owner = owner
         self._lines = framing.Lines(limit)
-        self._rpc = protocol.Protocol(strict=strict)
+        self._rpc = protocol.Protocol(strict=strict, first_id=first_id)
         self._todo: deque[bytes | framing.TooLong] = deque()
         self._holds: set[str] = set()
         self._ended = False
@@ -162,6 +163,7 @@ class Peer(asyncio.Protocol):
         if type(event) is protocol.Notification:
             self._owner.on_notification(event.method, event.params)
         elif type(event) is protocol.Request:
+            self._requested(event.id, event.method)
             self._owner.on_request(event.id, event.method, event.params)
         elif type(event) is protocol.Response:
             event.then(event.result, event.error)
@@ -171,7 +173,14 @@ class Peer(asyncio.Protocol):
     def _bad(self, event: protocol.Bad) -> None:
         self._owner.on_bad_line(event.why)
         if event.reply:
-            self.send(event.reply)
+            self.send(self._dressed(event.reply))
+
+    def _requested(self, identifier: bytes, method: str, /) -> None:
+        """A request was read and is handled next. For streams that number their lines."""
+
+    def number(self, identifier: bytes, /) -> int:  # noqa: ARG002
+        """Of the line that this open request came in, where the stream numbers its lines; 0: it does not."""
+        return 0
 
     def _finish(self) -> None:
         """The input has ended. Lines that `hold` keeps back are handled first."""
@@ -215,8 +224,12 @@ class Peer(asyncio.Protocol):
             self._loop.call_soon(then, None, Unanswered("the connection has ended"))
             return b""
         identifier, line = self._rpc.call(method, params, then, identifier)
-        self.send(line)
+        self.send(self._dressed(line))
         return identifier
+
+    def expect(self, identifier: bytes, then: Then) -> None:
+        """As `call`, for a request that this peer got over an earlier stream."""
+        self._rpc.expect(identifier, then)
 
     def forget(self, identifier: bytes) -> None:
         """A later answer to this call is dropped; its `then` is not called."""
@@ -241,24 +254,32 @@ class Peer(asyncio.Protocol):
             self._rpc.forget(identifier)
 
     def notify(self, method: str, params: bytes) -> None:
-        self.send(envelope.notification(method, params))
+        self.send(self._dressed(envelope.notification(method, params)))
 
     @property
     def open_requests(self) -> int:
         """How many requests of the peer wait for their answers."""
         return self._rpc.open_requests
 
-    def answer(self, identifier: bytes, result: bytes) -> None:
-        self.send(self._rpc.answer(identifier, result))
+    def answer(self, identifier: bytes, result: bytes, place: bytes = b"", *, sets_up: bool = False) -> None:
+        """`place`: where the client stands in a session behind it (acpd.cursors); `sets_up`: the request attached it."""
+        if line := self._rpc.answer(identifier, result):
+            self.send(self._dressed(line, identifier, place, sets_up=sets_up))
 
     def refuse(self, identifier: bytes, error: RequestError) -> None:
-        self.send(self._rpc.refuse(identifier, error))
+        self.send(self.settle(identifier, None, error))
 
     def settle(self, identifier: bytes, result: bytes | None, error: RequestError | None) -> bytes:
         """The answer's line, not sent: for output that must keep its place behind other output. Empty if answered already."""
         if error is not None:
-            return self._rpc.refuse(identifier, error)
-        return self._rpc.answer(identifier, result if result is not None else b"{}")
+            line = self._rpc.refuse(identifier, error)
+        else:
+            line = self._rpc.answer(identifier, result if result is not None else b"{}")
+        return self._dressed(line, identifier) if line else b""
+
+    def _dressed(self, line: bytes, answered: bytes | None = None, place: bytes = b"", *, sets_up: bool = False) -> bytes:  # noqa: ARG002
+        """The line as this stream carries it. `answered`: the id of the request that it answers."""
+        return line
 
     async def drained(self) -> None:
         """Until the peer takes more. Raises ConnectionBroken when it is gone."""
@@ -268,6 +289,14 @@ class Peer(asyncio.Protocol):
             await self._drained.wait()
         if self.closed:
             raise ConnectionBroken("the connection has ended")
+
+    def abort(self) -> None:
+        """As if the stream had ended now; what was not sent yet is lost."""
+        self._todo.clear()
+        self._holds.clear()
+        if self._writer is not None:
+            self._writer.abort()
+        self._finish()
 
     def close(self) -> None:
         """Close both halves after what was sent has left. Idempotent."""

@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from acpd.asks import CANCELLED
 from acpd.errors import StoreError
 from acpd.session import NEVER_BEGUN, LiveSession
+from acpd.wire.envelope import encode
 
 INTERRUPTED = (
     "This turn was interrupted: acpd or the machine stopped while it ran. Nothing of it is run again by itself;"
@@ -22,6 +23,7 @@ _decode_queue = msgspec.json.Decoder(list[Raw]).decode
 
 class _Waiting(Struct, gc=False):
     prompt: Raw
+    by: str = ""
 
 
 _decode_waiting = msgspec.json.Decoder(_Waiting).decode
@@ -53,11 +55,12 @@ def _end_queue(session: LiveSession, prompts: bytes) -> None:
     """Prompts that were accepted and never begun become part of the conversation, marked so."""
     for waiting in _decode_queue(prompts):
         try:
-            prompt = bytes(_decode_waiting(waiting).prompt)
-            _decode_blocks(prompt)
+            said = _decode_waiting(waiting)
+            _decode_blocks(prompt := bytes(said.prompt))
         except msgspec.DecodeError:  # damage: there is nothing that could be shown
             continue
-        written = session.recorder.branch("prompt", b',"prompt":%b' % prompt)
+        by = b',"by":%b' % encode(said.by) if said.by else b""
+        written = session.recorder.branch("prompt", b'%b,"prompt":%b' % (by, prompt))
         session.recorder.tell(NEVER_BEGUN)
         session.recorder.entry("turn", b',"state":"interrupted","entry":"%b"' % written.id.encode())
     session.scribe.fact("queue", b',"prompts":[]')

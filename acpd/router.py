@@ -15,16 +15,18 @@ from functools import partial
 import msgspec
 from msgspec import UNSET
 
-from acpd import adoption, audience, errors, listing, searching, trees
+from acpd import adoption, audience, cursors, errors, listing, searching, trees
 from acpd.agents.link import AgentLink
 from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import inner_id
+from acpd.agents.warm import WarmAgent
 from acpd.announce import client_capabilities, for_agent, initialize_answer
 from acpd.attachment import Attachment, ClientCapabilities
 from acpd.config import without_secrets
 from acpd.errors import AcpdError, AgentError, ConnectionBroken, EntryNotFound, RequestError, SessionNotFound
 from acpd.peer import Peer
 from acpd.registry import Registry
+from acpd.rejoin import Earlier, reattach
 from acpd.rpc.protocol import Params, Then
 from acpd.session import LiveSession
 from acpd.tasks import Tasks
@@ -36,11 +38,25 @@ Handler = Callable[["Connection", bytes, Params], Awaitable[bytes | None]]
 """The raw result; None: the handler answers, or has answered, itself. Raises RequestError, AcpdError."""
 
 
+NOTHING = Earlier()
+
+
 class Connection:
     """Implements acpd.attachment.Client and is the owner of its peer."""
 
-    def __init__(self, registry: Registry, pool: AgentPool, host: Host, tasks: Tasks, on_closed: Callable[[], None]) -> None:
-        self.peer = Peer(self, strict=True)
+    def __init__(
+        self,
+        registry: Registry,
+        pool: AgentPool,
+        host: Host,
+        tasks: Tasks,
+        on_closed: Callable[[], None],
+        *,
+        peer: Callable[[Connection], Peer] | None = None,
+        earlier: Earlier = NOTHING,
+    ) -> None:
+        self.peer = peer(self) if peer is not None else Peer(self, strict=True)
+        self.token = earlier.token
         self.kinds: frozenset[str] = frozenset()
         self.capabilities = ClientCapabilities()
         self.registry = registry
@@ -49,10 +65,11 @@ class Connection:
         self.log: Callable[[str, str], None] = lambda _event, _text: None
         self.tasks = tasks
         self._closed = on_closed
+        self._earlier = earlier
         self._initialized = False
-        self._starting: asyncio.Task[AgentLink] | None = None
+        self.warm = WarmAgent(pool, host, tasks)
         self._running: dict[bytes, asyncio.Task[None]] = {}
-        self._unattached: list[tuple[str, Prompt]] = []
+        self._unattached: list[Prompt] = []
         """Prompts whose session is still being opened, so that a cancel finds them."""
 
     # -- acpd.attachment.Client
@@ -66,6 +83,9 @@ class Connection:
 
     def call(self, method: str, params: bytes, then: Then, identifier: bytes | None = None, /) -> bytes:
         return self.peer.call(method, params, then, identifier)
+
+    def expect(self, identifier: bytes, then: Then, /) -> None:
+        self.peer.expect(identifier, then)
 
     def forget(self, identifier: bytes, /) -> None:
         self.peer.forget(identifier)
@@ -91,10 +111,19 @@ class Connection:
         """Who fell behind waits for `drained` itself."""
 
     def on_closed(self) -> None:
-        for task in self._running.values():
+        running = list(self._running.values())
+        for task in running:
             task.cancel()
         for session in self.registry.live.values():
             session.detach(self)
+        self.warm.leave()
+        self.tasks.spawn(self._close(running), name="leave")
+
+    async def _close(self, running: list[asyncio.Task[None]]) -> None:
+        """Who closed only its own half still gets the answers to what was cancelled."""
+        if running:
+            await asyncio.wait(running)
+        self.peer.close()
         self._closed()
 
     def on_notification(self, method: str, params: Params, /) -> None:
@@ -109,8 +138,8 @@ class Connection:
             self.log("bad notification", f"{method}: {error}")
 
     def _cancel(self, session_id: str) -> None:
-        for waiting_for, prompt in self._unattached:
-            if waiting_for == session_id:
+        for prompt in self._unattached:
+            if prompt.session == session_id:
                 prompt.cancelled = True
         session = self.registry.live.get(session_id)
         if session is not None:
@@ -145,6 +174,10 @@ class Connection:
         return next((link for link in able if link.said.agentCapabilities.meta is not UNSET), None)
 
     def on_request(self, identifier: bytes, method: str, params: Params, /) -> None:
+        if self._initialized and (handler := self._earlier.again(self.peer.number(identifier), method)) is not None:
+            self._spawn(identifier, handler, params, method)
+            self._hold_for(identifier)
+            return
         if method == "session/prompt" and self._initialized:
             try:
                 self._prompt(identifier, params)
@@ -160,9 +193,13 @@ class Connection:
         if method == "session/close":  # before the next line is looked at: its cancel must not hit a prompt behind it
             with contextlib.suppress(RequestError):
                 self.registry.begin_close(messages.parse_close(params).sessionId)
-        if method == "initialize":  # what comes behind it is handled behind it
-            self.peer.hold()
-            self._running[identifier].add_done_callback(lambda _: self.peer.release())
+        if method == "initialize":
+            self._hold_for(identifier)
+
+    def _hold_for(self, request: bytes) -> None:
+        """What comes behind it is handled behind it."""
+        self.peer.hold()
+        self._running[request].add_done_callback(lambda _: self.peer.release())
 
     def _spawn(self, identifier: bytes, handler: Handler, params: Params, name: str) -> None:
         task = self.tasks.spawn(self._serve(identifier, handler, params), name=f"serve:{name}")
@@ -221,38 +258,14 @@ class Connection:
         self._initialized = True
         self.tasks.spawn(asyncio.to_thread(audience.import_replay), name="import:replay")  # while the agent starts
         try:
-            link = await self.warm()
+            link = await self.warm.get()
         except (AcpdError, OSError) as error:
             link = None
             self.log("agent did not start", str(error))
+        for session_id, (cursor, line) in self._earlier.sessions.items():
+            if line is None and not cursor.replay:
+                await reattach(self, session_id, cursor, None)
         return initialize_answer(link.said if link else None, link.name if link else "", self.capabilities)
-
-    async def warm(self) -> AgentLink:
-        """The agent that no session has yet; started if there is none, once however many ask."""
-        if self.host.warm is not None and not self.host.warm.ended:
-            return self.host.warm
-        if self._starting is None:
-            self._starting = self.tasks.spawn(self.pool.start(self.host, self.host.choice), name="agent:warm", watched=True)
-            self._starting.add_done_callback(self._started)
-        return await asyncio.shield(self._starting)
-
-    def _started(self, task: asyncio.Task[AgentLink]) -> None:
-        self._starting = None
-        if not task.cancelled() and task.exception() is None:
-            self.host.agent_name = task.result().name
-            self._give_back(task.result())
-
-    async def take_warm(self) -> AgentLink:
-        await self.warm()
-        link = self.host.take_warm()
-        return link if link is not None else await self.pool.start(self.host, self.host.choice)
-
-    def _give_back(self, link: AgentLink) -> None:
-        """An agent that has no session. One is enough."""
-        if self.host.warm is None or self.host.warm.ended:
-            self.host.warm = link
-        else:
-            self.tasks.spawn(link.stop(), name="stop:unused")
 
     async def authenticate(self, _identifier: bytes, params: Params) -> bytes:
         return await self._ask_warm("authenticate", messages.passed_on(messages.parse_authenticate(params), params))
@@ -262,7 +275,7 @@ class Connection:
 
     async def _ask_warm(self, method: str, params: bytes) -> bytes:
         try:
-            link = await self.warm()
+            link = await self.warm.get()
         except AgentError as error:
             raise RequestError(errors.INTERNAL_ERROR, str(error)) from None
         return await link.ask(method, params)
@@ -275,12 +288,12 @@ class Connection:
         if not await asyncio.to_thread(os.path.isdir, said.cwd):
             raise RequestError(errors.INVALID_PARAMS, f"the working directory does not exist: {said.cwd}", {"cwd": said.cwd})
         raw = messages.passed_on(said, params)
-        link = await self.take_warm()
+        link = await self.warm.take()
         try:
             result = await link.ask_held("session/new", raw, self.pool.settings.start_timeout)
             session = await self._record_new(said, link, result)
         except RequestError:
-            self._give_back(link)  # an agent that wants a login first is still good
+            self.warm.give_back(link)  # an agent that wants a login first is still good
             raise
         except BaseException:
             self.tasks.spawn(link.stop(), name="stop:unused")
@@ -292,8 +305,9 @@ class Connection:
         except BaseException:  # nobody knows its id
             self.tasks.spawn(self.registry.delete(session.id), name=f"delete:{session.id}")
             raise
-        self.peer.answer(identifier, splice.replace(result, "sessionId", session.id_json))
         attachment = session.attach(self, raw)
+        answer = splice.replace(result, "sessionId", session.id_json)
+        self.peer.answer(identifier, answer, attachment.place, sets_up=True)
         session.audience.start(attachment)
         link.bind(session, link.inner)
         link.release()
@@ -316,10 +330,10 @@ class Connection:
         session = await self._open(said, params)
         attachment = session.attach(self, messages.passed_on(said, params))
         attachment.cursor = 0
-        await session.audience.replay(attachment)
+        await session.audience.replay(attachment, self._earlier.replayed(session.id, self.peer.number(identifier)))
         with _reading_on(session, attachment):
             await session.scribe.settled()
-        self.peer.answer(identifier, session.setup_answer())
+        self.peer.answer(identifier, session.setup_answer(), attachment.place, sets_up=True)
         session.audience.start(attachment)
         self._start_behind(session)
 
@@ -336,7 +350,7 @@ class Connection:
                 self.log("agent did not start", str(error))
             session.scribe.commit()
             await session.scribe.settled()
-        self.peer.answer(identifier, session.setup_answer())
+        self.peer.answer(identifier, session.setup_answer(), attachment.place, sets_up=True)
         session.audience.start(attachment)
 
     async def _open(self, said: messages.OldSession, params: Params) -> LiveSession:
@@ -372,52 +386,63 @@ class Connection:
         session.host = self.host
         attachment = session.attach(self, messages.passed_on(said, params))
         answer = session.setup_answer()
-        self.peer.answer(identifier, splice.replace(answer, "sessionId", session.id_json))
+        self.peer.answer(identifier, splice.replace(answer, "sessionId", session.id_json), attachment.place, sets_up=True)
         session.audience.start(attachment)
 
     async def list(self, _identifier: bytes, params: Params) -> bytes:
         return await listing.page(self, messages.parse_list(params))
 
-    async def close(self, _identifier: bytes, params: Params) -> bytes:
+    async def close(self, identifier: bytes, params: Params) -> None:
         """ACP v1: as session/cancel, then free. Closing what is not open is fine."""
-        await self.registry.close(messages.parse_close(params).sessionId)
-        return b"{}"
+        session_id = messages.parse_close(params).sessionId
+        await self.registry.close(session_id)
+        self._answer_left(identifier, session_id)
 
-    async def delete(self, _identifier: bytes, params: Params) -> bytes:
-        await self.registry.delete(messages.parse_delete(params).sessionId, partial(listing.delete_inner, self))
-        return b"{}"
+    async def delete(self, identifier: bytes, params: Params) -> None:
+        session_id = messages.parse_delete(params).sessionId
+        await self.registry.delete(session_id, partial(listing.delete_inner, self))
+        self._answer_left(identifier, session_id)
+
+    def _answer_left(self, identifier: bytes, session_id: str) -> None:
+        """The client is no longer in this session."""
+        self.peer.answer(identifier, b"{}", b"%b:%b" % (cursors.name(session_id), cursors.GONE))
 
     # -- turns and settings
 
-    def _prompt(self, identifier: bytes, params: Params) -> None:
+    def accepted(self, identifier: bytes, params: Params) -> Prompt:
+        """Raises RequestError for what is no prompt."""
         said = messages.parse_prompt(params)
-        prompt = Prompt(
+        return Prompt(
             params=messages.passed_on(said, params),
             blocks=bytes(said.prompt),
             meta=bytes(said.meta) if said.meta is not UNSET else None,
             client=self,
             request=identifier,
+            session=said.sessionId,
+            by=f"{self.token}:{self.peer.number(identifier)}" if self.token else "",
         )
-        session = self.registry.at_hand(said.sessionId)
+
+    def _prompt(self, identifier: bytes, params: Params) -> None:
+        prompt = self.accepted(identifier, params)
+        session = self.registry.at_hand(prompt.session)
         if session is not None and session.audience.attachment(self) is not None:
             session.prompt(prompt)
         else:
-            waiting = (said.sessionId, prompt)
-            self._unattached.append(waiting)
-            self._spawn(identifier, partial(_prompt_unattached, said.sessionId, prompt), params, "session/prompt")
-            self._running[identifier].add_done_callback(lambda _: self._unattached.remove(waiting))
+            self._unattached.append(prompt)
+            self._spawn(identifier, partial(_prompt_unattached, prompt), params, "session/prompt")
+            self._running[identifier].add_done_callback(lambda _: self._unattached.remove(prompt))
 
-    async def prompt_unattached(self, session_id: str, prompt: Prompt) -> None:
-        """A prompt for a session that this client did not load: it is resumed first."""
+    async def attached(self, session_id: str) -> LiveSession:
+        """For a prompt: a session that this client did not load is resumed first."""
         session = await self.registry.open(session_id)
         if session.audience.attachment(self) is None:
             session.host = self.host
             session.audience.start(session.attach(self))
-        session.prompt(prompt)
+        return session
 
     async def set_mode(self, _identifier: bytes, params: Params) -> bytes:
         said = messages.parse_set_mode(params)
-        session = await self._attached(said.sessionId)
+        session = await self._opened(said.sessionId)
         result = await self._ask_agent(session, "session/set_mode", messages.passed_on(said, params))
         session.recorder.config(b'{"currentModeId":%b}' % encode(said.modeId))
         session.scribe.commit()
@@ -426,14 +451,14 @@ class Connection:
 
     async def set_config_option(self, _identifier: bytes, params: Params) -> bytes:
         said = messages.parse_set_config_option(params)
-        session = await self._attached(said.sessionId)
+        session = await self._opened(said.sessionId)
         result = await self._ask_agent(session, "session/set_config_option", messages.passed_on(said, params))
         session.recorder.config(result)
         session.scribe.commit()
         await session.scribe.settled()
         return result
 
-    async def _attached(self, session_id: str) -> LiveSession:
+    async def _opened(self, session_id: str) -> LiveSession:
         session = await self.registry.open(session_id)
         if session.host is None:
             session.host = self.host
@@ -468,10 +493,9 @@ async def _extension(method: str, connection: Connection, _identifier: bytes, pa
     return await link.ask(method, b"{}" if params is UNSET else bytes(params))
 
 
-async def _prompt_unattached(
-    session_id: str, prompt: Prompt, connection: Connection, _identifier: bytes, _params: Params
-) -> None:
-    await connection.prompt_unattached(session_id, prompt)
+async def _prompt_unattached(prompt: Prompt, connection: Connection, _identifier: bytes, _params: Params) -> None:
+    session = await connection.attached(prompt.session)
+    session.prompt(prompt)
 
 
 _HANDLERS: dict[str, Handler] = {

@@ -188,7 +188,7 @@ class LiveSession:
         self.audience.publish()
 
     def _note_queue(self) -> None:
-        waiting = [b'{"prompt":%b}' % each.blocks for each in self.queue if not each.cancelled]
+        waiting = [b'{"prompt":%b%b}' % (each.blocks, each.by_member) for each in self.queue if not each.cancelled]
         self.scribe.fact("queue", b',"prompts":[%b]' % b",".join(waiting))
 
     def _begin(self, prompt: Prompt) -> None:
@@ -214,7 +214,8 @@ class LiveSession:
             self._record_prompt(prompt, text, offsets)
 
     def _record_prompt(self, prompt: Prompt, text: bytes, offsets: tuple[int, ...]) -> None:
-        body = b'%b,"prompt":%b%b' % (
+        body = b'%b%b,"prompt":%b%b' % (
+            prompt.by_member,
             b',"blobs":%b' % encode(offsets) if offsets else b"",
             text,
             b',"_meta":%b' % prompt.meta if prompt.meta else b"",
@@ -225,9 +226,11 @@ class LiveSession:
         if own is not None:
             own.own.add(written.id)
         if len(self.audience.attachments) > (own is not None):
-            for block in _decode_blocks(prompt.blocks):
-                frame = frames.text_chunk(self.id_json, "user_message_chunk", bytes(block), written.seq, written.at, written.id)
-                self.audience.stage(Staged(written.seq, "user_message_chunk", frame, origin=prompt.client))
+            chunks = [
+                frames.text_chunk(self.id_json, "user_message_chunk", bytes(block), written.seq, written.at, written.id)
+                for block in _decode_blocks(prompt.blocks)
+            ]
+            self.audience.stage(Staged(written.seq, "user_message_chunk", b"".join(chunks), origin=prompt.client))
         self.recorder.entry("turn", b',"state":"running","entry":"%b"' % written.id.encode())
         if not self.fold.title and (title := first_line_title(prompt.blocks)):
             self.scribe.fact("info", b',"title":%b' % encode(title))

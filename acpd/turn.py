@@ -10,6 +10,7 @@ from msgspec import Struct
 from acpd.attachment import Client
 from acpd.errors import INTERNAL_ERROR, LocalProtocolError, RequestError
 from acpd.wire import splice
+from acpd.wire.envelope import encode
 
 STOP_REASONS = frozenset({"end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"})
 """The closed enum of ACP v1."""
@@ -99,8 +100,17 @@ class Prompt(Struct, gc=False):
     meta: bytes | None
     client: Client | None
     request: bytes | None
+    session: str = ""
+    """The id of the session as the client named it."""
+    by: str = ""
+    """Which line of which shim it was, `<token>:<number>`: so that one that is sent again is not run again."""
     entry: str = ""
     """The id of its entry, once its turn has begun."""
     cancelled: bool = False
     interrupted: bool = False
     """Its client or acpd ends before the agent had it."""
+
+    @property
+    def by_member(self) -> bytes:
+        """Of its line in the log, and of its place in a queue."""
+        return b',"by":%b' % encode(self.by) if self.by else b""

@@ -143,7 +143,7 @@ class Part:
         self.done.append(f"kill {self.name}")
 
 
-class Connection:
+class Closing:
     def __init__(self, done: list[str]) -> None:
         self.done = done
         self.peer = self
@@ -163,9 +163,12 @@ async def stopped(one: daemon.Daemon, *hanging: str) -> list[str]:
     registry: Any = parts.pop("registry")
     pool: Any = parts.pop("pool")
     store: Any = type("Store", (), dict(parts))
-    connection: Any = Connection(done)
+    connection: Any = Closing(done)
+    one.pool = pool
+    one.connections = {connection}
+    one._tenants = {None: daemon.Tenant(store, registry)}
     async with asyncio.timeout(5):
-        await one._stop(registry, pool, store, connection)
+        await one.stop()
         await asyncio.to_thread(one.log.close)
     return done
 
@@ -195,8 +198,9 @@ async def test_agents_that_outlive_the_time_for_stopping_are_killed(tmp_path: Pa
         house.pool.settings = SETTINGS._replace(stop_grace=60.0)
         await house.start(house.shell("""trap '' TERM; read x; echo "$INIT"; while :; do sleep 0.05; done"""))
         one = made(tmp_path)
-        connection: Any = Connection([])
-        await one._stop(house.registry, house.pool, house.store, connection)
+        one.pool = house.pool
+        one._tenants = {None: daemon.Tenant(house.store, house.registry)}
+        await one.stop()
         await asyncio.to_thread(one.log.close)
         assert (False, {}) == (one.stuck, house.pool.links)
         proc.assert_none_left(house.mark)

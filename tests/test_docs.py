@@ -14,7 +14,7 @@ import pytest
 
 from acpd import config
 from acpd.cli import arguments
-from acpd.cli.program import _split
+from acpd.cli.arguments import split
 from acpd.errors import ConfigError
 from acpd.storage.upkeep import KINDS
 from acpd.wire import lines
@@ -68,7 +68,7 @@ def words_of(line: str) -> list[str] | None:
 
 def parsed(words: list[str]) -> argparse.Namespace:
     """As the program parses them. Raises ConfigError."""
-    before, after = _split(words)
+    before, after = split(words)
     values = arguments.parser().parse_args(before)
     assert not after or values.command == "run", words
     values.words = [*getattr(values, "words", []), *after]

@@ -29,9 +29,11 @@ TRIM_EVERY = 2.0
 class Host:
     """For whom agents are started: a client's agent, environment and initialize params. Memory only."""
 
-    def __init__(self, choice: AgentChoice, env: Mapping[str, str]) -> None:
+    def __init__(self, choice: AgentChoice, env: Mapping[str, str], cwd: str | None = None) -> None:
         self.choice = choice
         self.env = env
+        self.cwd = cwd
+        """The client's current folder, where that is not ours."""
         self.initialize = b'{"protocolVersion":1,"clientCapabilities":{}}'
         self.agent_name = choice.name
         """The agentId of what this client makes; "" until its agent has said it."""
@@ -67,7 +69,7 @@ class AgentPool:
 
         Raises AgentNotFound, AgentTimeout, AgentExited, AgentError, RequestError (the agent's own); no process is left then.
         """
-        link = await self._spawn(host, choice, choice.cwd or cwd)
+        link = await self._spawn(host, choice, choice.cwd or cwd or host.cwd)
         try:
             answer = await link.ask("initialize", host.initialize, timeout=self.settings.start_timeout)
             link.said = capabilities.parse(answer)

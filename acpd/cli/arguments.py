@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from acpd.config import Flags
@@ -25,6 +26,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message, hint=f"{self.prog} --help shows what there is")
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is ours, and what follows the first --. By hand: Python's versions differ in what argparse makes of it."""
+    words = list(arguments)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
 
 
 def flags_of(values: argparse.Namespace) -> Flags:
@@ -102,6 +110,12 @@ def _add_commands(top: Parser, shared: Parser) -> None:
     run = commands.add_parser("run", parents=[shared], help="serve any ACP agent: acpd run -- COMMAND ARG...")
     run.add_argument("--name", metavar="NAME", help="the name under which its sessions are kept")
     run.add_argument("words", nargs="*", metavar="COMMAND", help="the agent; put -- before it")
+
+    serve = commands.add_parser("serve", parents=[shared], help="serve many clients on a Unix socket: the daemon")
+    serve.add_argument(
+        "--idle-exit", type=_number, metavar="SECONDS", help="end when there was no client and no agent for so long"
+    )
+    serve.add_argument("--auto", action="store_true", help=argparse.SUPPRESS)
 
     ls = commands.add_parser("ls", parents=[shared], help="list the sessions of this folder, newest first")
     ls.add_argument("--all", action="store_true", help="of every folder")

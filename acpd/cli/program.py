@@ -49,7 +49,7 @@ def _run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
             from acpd.cli import serve
 
             return serve.login(command_line.flags_of(known), env, known.agent, extra)
-    before, after = _split(arguments)
+    before, after = command_line.split(arguments)
     parser = command_line.parser()
     values, unknown = parser.parse_known_args(before)
     if unknown and values.command == "run":
@@ -69,19 +69,16 @@ def _login(env: Mapping[str, str]) -> bool:
     return env.get("ACPD_LOGIN") == "1"
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What is ours, and what follows the first --. By hand: Python's versions differ in what argparse makes of it."""
-    words = list(arguments)
-    at = words.index("--") if "--" in words else len(words)
-    return words[:at], words[at + 1 :]
-
-
 def _command(values: Namespace, flags: Flags, env: Mapping[str, str]) -> int:
     at_terminal = os.isatty(0)
     if values.command == "run" and not values.version:
         from acpd.cli import serve
 
         return serve.run(flags, env, values.name, values.words, at_terminal=_login(env) or at_terminal)
+    if values.command == "serve" and not values.version:
+        from acpd.cli import serve
+
+        return serve.daemon(flags, env, values.idle_exit, auto=values.auto)
     if values.command is None and not values.version and not at_terminal:
         from acpd.cli import serve
 

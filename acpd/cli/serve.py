@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
+
+from msgspec.structs import replace
 
 from acpd.cli import output
 from acpd.config import AgentChoice, Config, Flags, Paths
-from acpd.errors import AgentNotFound, ConfigError
+from acpd.errors import AcpdError, AgentNotFound, ConfigError
+
+if TYPE_CHECKING:
+    from acpd.server import Asked
+    from acpd.transports.shimlink import Hello
 
 
 def serve(flags: Flags, env: Mapping[str, str], agent: str | None) -> int:
@@ -21,13 +29,84 @@ def serve(flags: Flags, env: Mapping[str, str], agent: str | None) -> int:
 
 def run(flags: Flags, env: Mapping[str, str], name: str | None, command: Sequence[str], *, at_terminal: bool) -> int:
     """Serve the agent of this command; on a terminal become it, so that its own login and its own screen work."""
-    if not command:
-        raise ConfigError("acpd run has no command", hint="acpd run -- COMMAND ARG...")
-    choice = AgentChoice(name or "", tuple(command))
+    choice = _wrapped(name, command)
     if at_terminal:
         become(choice, env, ())
     paths = Paths.find(env)
     return _serve(Config.load(paths, env, flags), paths, choice)
+
+
+def _wrapped(name: str | None, command: Sequence[str]) -> AgentChoice:
+    if not command:
+        raise ConfigError("acpd run has no command", hint="acpd run -- COMMAND ARG...")
+    return AgentChoice(name or "", tuple(command))
+
+
+def daemon(flags: Flags, env: Mapping[str, str], idle_exit: float | None, *, auto: bool) -> int:
+    """Serve every client that connects to the store's socket. `auto`: a shim has started it, and waits for `ready`."""
+    told = _Told(env)
+    try:
+        paths = Paths.find(env)
+        config = Config.load(paths, env, flags)
+        from acpd import server, systemd, where
+
+        if idle_exit is None and auto:
+            idle_exit = config.daemon.idle_exit
+        words = {"config": flags.config, "storage": flags.storage, "backend": flags.backend}
+        terms = server.Terms(
+            path=where.socket_path(paths.runtime, words, env),
+            understand=partial(_understood, paths),
+            idle_exit=idle_exit,
+            patient=auto,
+            inherited=systemd.listen_fds(os.environ, os.getpid()),
+            ready=told.ready,
+        )
+        return server.serve(config, paths, terms)
+    except AcpdError as error:
+        told.failed(error)
+        raise
+
+
+def _understood(paths: Paths, hello: Hello) -> Asked:
+    """What a shim's command line means in its own environment and folder. Raises ConfigError."""
+    from acpd.cli import arguments
+    from acpd.server import Asked
+
+    before, after = arguments.split(hello.arguments)
+    values = arguments.parser().parse_args(before)
+    flags = arguments.flags_of(values)
+    for name in ("config", "storage"):
+        if given := getattr(flags, name):
+            flags = replace(flags, **{name: os.path.join(hello.cwd, os.path.expanduser(given))})
+    config = Config.load(paths, hello.env, flags)
+    if values.command != "run":
+        return Asked(config, config.choose(values.agent))
+    return Asked(config, _wrapped(values.name, [*values.words, *after]))
+
+
+class _Told:
+    """Whoever started this daemon waits for one line of it: `ready`, or `error CODE TEXT` (docs/shim.md)."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        said = env.get("ACPD_READY_FD", "")
+        self._fd = int(said) if said.isdecimal() else None
+        os.environ.pop("ACPD_READY_FD", None)
+        if self._fd is not None:
+            os.set_inheritable(self._fd, False)
+
+    def ready(self) -> None:
+        self._say(b"ready\n")
+
+    def failed(self, error: AcpdError) -> None:
+        code = 2 if isinstance(error, ConfigError) else 1
+        self._say(f"error {code} {' '.join(str(error).split())}\n".encode(errors="replace"))
+
+    def _say(self, line: bytes) -> None:
+        if self._fd is not None:
+            with contextlib.suppress(OSError):  # nobody waits any more
+                os.write(self._fd, line)
+                os.close(self._fd)
+            self._fd = None
 
 
 def login(flags: Flags, env: Mapping[str, str], agent: str | None, extra: Sequence[str]) -> NoReturn:

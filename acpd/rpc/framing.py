@@ -11,10 +11,15 @@ MAX_LINE = 64 * 1024 * 1024
 BOM = b"\xef\xbb\xbf"
 
 
+HEAD = 32
+"""Bytes of a line over the limit that are kept, if the limit is not below that."""
+
+
 class TooLong(NamedTuple):
-    """A line over the limit; its bytes are gone, the stream is in step behind it."""
+    """A line over the limit; its bytes are gone but for the first ones, the stream is in step behind it."""
 
     size: int
+    head: bytes = b""
 
 
 class Lines:
@@ -24,13 +29,14 @@ class Lines:
     stream, so that a reader can count positions: a line took `len(line) + 1` bytes, a TooLong `size + 1`.
     """
 
-    __slots__ = ("_dropped", "_held", "_parts", "_started", "limit")
+    __slots__ = ("_dropped", "_head", "_held", "_parts", "_started", "limit")
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         self.limit = limit
         self._parts: list[bytes] = []
         self._held = 0
         self._dropped = 0
+        self._head = b""
         self._started = False
 
     def receive(self, data: bytes) -> list[bytes | TooLong]:
@@ -42,7 +48,9 @@ class Lines:
             lines.append(self._ended(pieces[0]))
             lines += pieces[1:]
             if len(data) > self.limit:
-                lines = [line if len(line) <= self.limit or isinstance(line, TooLong) else TooLong(len(line)) for line in lines]
+                lines = [
+                    line if len(line) <= self.limit or isinstance(line, TooLong) else self._too_long(line) for line in lines
+                ]
         if tail:
             self._hold(tail)
         if lines and not self._started:
@@ -62,11 +70,22 @@ class Lines:
 
     def _ended(self, piece: bytes) -> bytes | TooLong:
         size = self._dropped + self._held + len(piece)
-        held = self._taken()
-        return held + piece if size <= self.limit else TooLong(size)
+        if size > self.limit:
+            head = self._head if self._dropped else self._head_of(piece)
+            self._taken()
+            return TooLong(size, head)
+        return self._taken() + piece
+
+    def _too_long(self, line: bytes) -> TooLong:
+        return TooLong(len(line), line[: min(HEAD, self.limit)])
+
+    def _head_of(self, more: bytes) -> bytes:
+        return b"".join((*self._parts, more))[: min(HEAD, self.limit)]
 
     def _hold(self, tail: bytes) -> None:
         if self._dropped or self._held + len(tail) > self.limit:
+            if not self._dropped:
+                self._head = self._head_of(tail)
             self._dropped += self._held + len(tail)
             self._parts, self._held = [], 0
         else:

@@ -65,11 +65,11 @@ class Protocol:
 
     __slots__ = ("_calls", "_next_id", "_open", "_strict")
 
-    def __init__(self, *, strict: bool) -> None:
+    def __init__(self, *, strict: bool, first_id: int = 0) -> None:
         self._strict = strict
         self._calls: dict[bytes, Then] = {}
         self._open: set[bytes] = set()
-        self._next_id = 0
+        self._next_id = first_id
 
     # -- in
 
@@ -125,6 +125,10 @@ class Protocol:
             self._next_id += 1
         self._calls[identifier] = then
         return identifier, envelope.request(identifier, method, params)
+
+    def expect(self, identifier: bytes, then: Then) -> None:
+        """Take an answer to a request that was sent before this stream began."""
+        self._calls[identifier] = then
 
     def forget(self, identifier: bytes) -> Then | None:
         """Give up waiting for a call; a later answer is a Bad event."""

@@ -41,7 +41,7 @@ class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
 
     | type | members besides type, id, seq, at, parentId, src |
     |---|---|
-    | prompt | prompt: the client's content blocks; _meta |
+    | prompt | prompt: the client's content blocks; _meta; by: the line of a shim that it was, `<token>:<number>` |
     | update, compaction | kind: sessionUpdate; params: of session/update, as the agent wrote it; messageId: given by acpd; |
     | | of: the agent's own messageId or toolCallId; state: a tool call's new status; cut: where the update begins in params |
     | | that are just `{"sessionId":..,"update":..}` and valid as they are, so that a replay need not look into them |
@@ -54,7 +54,7 @@ class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
     | config | modes; configOptions; kind and params if an update said it |
     | commands, usage | kind; params |
     | info | kind and params, or title, or cwd and folder: where the project is now, as in a header |
-    | queue | prompts: [{id, prompt}] not yet begun |
+    | queue | prompts: [{prompt, by}] not yet begun |
     | label | entry; label: text, or null to remove it |
     """
 

@@ -74,6 +74,7 @@ class Editor(Changes):
 
     def __init__(self, capabilities: Json | None = None, *, elicits: Iterable[str] = ()) -> None:
         self.kinds = updates.allowed_kinds(dumps(capabilities) if capabilities else None)
+        self.token = ""
         self.capabilities = ClientCapabilities(elicitation=frozenset(elicits))
         self.got: list[Json] = []
         self.raw: list[bytes] = []
@@ -119,6 +120,9 @@ class Editor(Changes):
         self.asked[json.loads(identifier)] = (method, json.loads(params), then)
         self.send(envelope.request(identifier, method, params))
         return identifier
+
+    def expect(self, identifier: bytes, then: Then, /) -> None:
+        self.asked[json.loads(identifier)] = ("", {}, then)
 
     def forget(self, identifier: bytes, /) -> None:
         name = json.loads(identifier)

@@ -42,7 +42,9 @@ def model(data: bytes, limit: int) -> tuple[Found, bytes]:
         lines[0] = b"   " + lines[0][3:]
     elif not lines and tail.startswith(BOM):
         tail = b"   " + tail[3:]
-    return [line if len(line) <= limit else TooLong(len(line)) for line in lines], tail if len(tail) <= limit else b""
+    return [line if len(line) <= limit else TooLong(len(line), line[: min(32, limit)]) for line in lines], tail if len(
+        tail
+    ) <= limit else b""
 
 
 def test_a_stream_read_at_once() -> None:
@@ -73,9 +75,9 @@ def test_a_line_within_the_limit_comes_whole(size: int) -> None:
 
 @pytest.mark.parametrize("size", [9, 10, 16, 17, 1000])
 def test_a_line_over_the_limit_is_told_by_its_size(size: int) -> None:
-    """Over the limit a line is its size; the next one comes as if nothing had been."""
-    data = b"x" * size + b"\nok\n"
-    expected: Found = [TooLong(size), b"ok"]
+    """Over the limit a line is its size and how it begins; the next one comes as if nothing had been."""
+    data = b"1234567" + b"x" * (size - 7) + b"\nok\n"
+    expected: Found = [TooLong(size, b"1234567x"), b"ok"]
     for chunks in ([data], singly(data), [data[:5], data[5:]], [data[:9], data[9:]], [data[:-3], data[-3:]]):
         assert (expected, b"") == read(chunks, 8)
 
@@ -83,7 +85,7 @@ def test_a_line_over_the_limit_is_told_by_its_size(size: int) -> None:
 def test_a_long_line_between_short_ones_in_one_read() -> None:
     """The limit holds for the lines in the middle of a read as well."""
     data = b"a\n" + b"x" * 9 + b"\nb\n" + b"y" * 20 + b"\n" + b"z" * 8
-    expected: Found = [b"a", TooLong(9), b"b", TooLong(20)]
+    expected: Found = [b"a", TooLong(9, b"x" * 8), b"b", TooLong(20, b"y" * 8)]
     assert (expected, b"z" * 8) == read([data], 8)
 
 
@@ -93,7 +95,7 @@ def test_no_more_than_the_limit_is_held() -> None:
     for _ in range(1000):
         assert [] == lines.receive(b"12345")
         assert sum(map(len, lines._parts)) <= 8
-    assert [TooLong(5003)] == lines.receive(b"678\n")
+    assert [TooLong(5003, b"12345123")] == lines.receive(b"678\n")
 
 
 def test_a_tail_over_the_limit_is_gone() -> None:

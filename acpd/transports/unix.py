@@ -1,0 +1,160 @@
+"""The daemon's Unix socket: who connects, and as what - an ACP client that speaks as on stdio, or a shim."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from acpd.errors import AcpdError, ConfigError, RequestError, StoreError
+from acpd.peer import Peer
+from acpd.tasks import Tasks
+from acpd.transports import shimlink
+from acpd.transports.shimlink import Hello
+from acpd.wire import envelope
+
+GREETING = 10.0
+"""Seconds that a shim may take for its hello."""
+BACKLOG = 512
+_BUFFER = 1024 * 1024
+_LOCAL_PEERCRED = 1
+
+Admit = Callable[[Hello | None, int], Awaitable[Peer]]
+"""The peer for a shim that said this, or (None) for a plain client; and the uid behind it. Raises AcpdError to refuse it."""
+
+
+def bind(path: str) -> socket.socket:
+    """A listening socket that only this user can reach. Call it with the store's lock held: what is at `path` is removed.
+
+    Raises StoreError.
+    """
+    try:
+        folder = os.path.dirname(path)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        found = os.stat(folder)
+        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            raise StoreError(
+                "listen in",
+                folder,
+                cause="others may use this folder",
+                hint=f"chmod 700 {folder}, or remove it if it is not yours",
+            )
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISSOCK(os.lstat(path).st_mode):
+                os.unlink(path)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listening.bind(path)
+            os.chmod(path, 0o600)
+            listening.listen(BACKLOG)
+        except BaseException:
+            listening.close()
+            raise
+    except OSError as error:
+        raise StoreError("listen at", path, cause=error.strerror or str(error)) from error
+    return listening
+
+
+async def listen(listening: socket.socket, admit: Admit, tasks: Tasks) -> asyncio.Server:
+    """Accept from now on."""
+    loop = asyncio.get_running_loop()
+    return await loop.create_unix_server(lambda: _Greeting(admit, tasks), sock=listening, backlog=BACKLOG)
+
+
+def uid_of(connected: socket.socket) -> int:
+    """Of the process at the other end, as it was when that connected. Raises OSError."""
+    if sys.platform == "darwin":
+        raw = connected.getsockopt(0, _LOCAL_PEERCRED, 76)
+        return int(struct.unpack_from("=II", raw)[1])
+    return int(struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
+
+
+class _Greeting(asyncio.Protocol):
+    """Reads until it is clear who is there; then the peer takes over."""
+
+    def __init__(self, admit: Admit, tasks: Tasks) -> None:
+        self._admit = admit
+        self._tasks = tasks
+        self._data = b""
+        self._ended = False
+        self._admitting = False
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not one to isinstance
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        return self._admitting
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
+        self._ended = True
+        self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        if self._admitting or self._transport is None:
+            return
+        start = self._data[: len(shimlink.MAGIC)]
+        if start != shimlink.MAGIC[: len(start)]:
+            self._begin(None)
+        elif len(start) == len(shimlink.MAGIC):
+            try:
+                found = shimlink.read_hello(self._data)
+            except ValueError as error:
+                self._refuse(str(error), None, is_shim=True)
+                return
+            if found is not None:
+                hello, self._data = found
+                self._begin(hello)
+        if self._deadline is None and not self._admitting:
+            self._deadline = asyncio.get_running_loop().call_later(GREETING, self._transport.abort)
+
+    def _begin(self, hello: Hello | None) -> None:
+        self._stop_waiting()
+        self._admitting = True
+        assert self._transport is not None
+        self._transport.pause_reading()
+        self._tasks.spawn(self._take_over(self._transport, hello), name="admit")
+
+    async def _take_over(self, transport: asyncio.Transport, hello: Hello | None) -> None:
+        connected = transport.get_extra_info("socket")
+        try:
+            peer = await self._admit(hello, uid_of(connected))
+        except AcpdError as error:
+            self._refuse(str(error), error, is_shim=hello is not None)
+            return
+        if transport.is_closing():
+            peer.connection_lost(None)
+            return
+        with contextlib.suppress(OSError):
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        transport.set_protocol(peer)
+        peer.use_writer(transport)
+        if hello is not None:
+            transport.write(shimlink.answer())
+        transport.resume_reading()  # before the peer has it: what it is given now may make it hold
+        peer.use_reader(transport)
+        peer.data_received(self._data)
+        if self._ended:
+            peer.eof_received()
+
+    def _refuse(self, why: str, error: AcpdError | None, *, is_shim: bool) -> None:
+        assert self._transport is not None
+        if is_shim:
+            self._transport.write(shimlink.answer(why, 2 if isinstance(error, ConfigError) else None))
+        else:
+            self._transport.write(envelope.error(envelope.NULL, RequestError(-32603, why)))
+        self._transport.close()
