@@ -16,6 +16,7 @@ from acpd.storage.contract import After, Backend, Journals, Key, Row
 from acpd.storage.fold import Fold
 from acpd.storage.rows import row_of
 from acpd.wire.lines import Header, Parent, Stored, entry, fact
+from acpd_backends import catalog, logfolders
 from acpd_backends.catalog import SqliteCatalog, _page
 from acpd_backends.names import Layout
 from acpd_backends.sqlite import Database, query
@@ -233,6 +234,43 @@ async def test_a_log_without_a_row_is_found(tmp_path: Path, name: str) -> None:
         assert 1 == await store.catalog.recover(store.journals)
         assert log_row(key, 2, size) == await store.catalog.get(key.session)
         assert 0 == await store.catalog.recover(store.journals)
+
+
+@pytest.mark.parametrize("rest", [0, 0.01])
+async def test_a_start_compares_the_names_of_logs_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: float) -> None:
+    """What listings wait for does not grow with the store; logs that were put there or taken away come with the second part."""
+    monkeypatch.setattr(catalog, "PIECE", 2)
+    monkeypatch.setattr(logfolders, "PIECE", 2)
+    async with opened(tmp_path) as store:
+        for name in ("a", "b", "c", "open", "taken"):
+            await write_log(store.journals, Key("agent", name), 2)
+        assert 5 == await store.catalog.recover(store.journals)
+        await store.catalog.put(log_row(Key("agent", "open"), 1, 0, "open"))
+        Path(store.journals.log_path(Key("agent", "taken"))).unlink()
+        await write_log(store.journals, Key("agent", "put"))
+        assert 1 == await store.catalog.mend(store.journals)
+        rows = await store.catalog.find("", limit=9)
+        assert {"a", "b", "c", "open", "taken"} == {row.id for row in rows}
+        assert {"clean"} == {row.state for row in rows}
+        assert 1 == await store.catalog.compare(store.journals, rest=rest)
+        assert {"a", "b", "c", "open", "put"} == {row.id for row in await store.catalog.find("", limit=9)}
+
+
+@pytest.mark.parametrize("now", ["another", ""])
+async def test_a_machine_that_was_down_may_have_lost_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: str) -> None:
+    """Rows of new sessions are not synced, their logs are: the first start after that compares at once, and only that one.
+
+    Where the system does not tell, every start does.
+    """
+    key = Key("agent", "s")
+    async with opened(tmp_path) as store:
+        assert 0 == await store.catalog.mend(store.journals)
+        await write_log(store.journals, key)
+        assert 0 == await store.catalog.mend(store.journals)
+        monkeypatch.setattr(catalog, "_boot", lambda: now)
+        for again in (1, int(not now)):
+            assert again == await store.catalog.mend(store.journals)
+            await store.catalog.delete("s")
 
 
 async def test_a_log_whose_maker_lives_is_left_to_it(tmp_path: Path) -> None:
