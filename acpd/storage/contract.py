@@ -324,7 +324,7 @@ class SearchCatalog(Catalog):
 
     @abstractmethod
     async def behind(self, /, *, after: After | None = None, limit: int = 100) -> list[Row]:
-        """Prompted sessions whose log is longer than what was searched of it, in the order of `page`."""
+        """Prompted sessions whose log is longer than what was searched of it, newest first; `after` is the last one's."""
 
     @abstractmethod
     async def search(self, find: Find, /) -> Hits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from acpd.storage.fold import Fold
 from acpd.storage.rows import row_of
 from acpd.wire.lines import Header, Parent, Stored, entry, fact
 from acpd_backends import catalog, logfolders
-from acpd_backends.catalog import SqliteCatalog, _page
+from acpd_backends.catalog import SqliteCatalog, _page_sql
 from acpd_backends.names import Layout
 from acpd_backends.sqlite import Database, query
 from acpd_backends.stores import open_store
@@ -97,19 +98,67 @@ def plans() -> Iterator[tuple[str, list[object]]]:
     for agent in (None, "a"):
         for cwd in (None, "/w"):
             for after in (None, After("2026-01-01T00:00:00.000Z", "s")):
-                yield _page(agent, cwd, after)
+                yield _page_sql(agent, cwd, after, 100)
 
 
-@pytest.mark.parametrize(("where", "values"), list(plans()))
-async def test_no_page_sorts_or_scans(tmp_path: Path, where: str, values: list[object]) -> None:
-    """Every listing is a range of an index in its own order: what a page costs does not depend on the number of rows."""
+@pytest.mark.parametrize(("sql", "values"), list(plans()))
+async def test_no_page_sorts_or_scans(tmp_path: Path, sql: str, values: list[object]) -> None:
+    """Every listing is a range of an index in its own order, and the few sessions that have moved: what a page costs does not
+    depend on the number of rows.
+    """
     database = Database(tmp_path / "x.db")
-    sql = f"EXPLAIN QUERY PLAN SELECT * FROM session {where} ORDER BY updatedAt DESC, id DESC LIMIT 100"
-    steps = [step for *_, step in await database.read(lambda db: query(db, sql, *values))]
+    steps = [step for *_, step in await database.read(lambda db: query(db, f"EXPLAIN QUERY PLAN {sql}", *values))]
     await database.close()
-    whole = where == "WHERE prompted"
-    assert len(steps) == 1
-    assert steps[0].startswith("SCAN session USING INDEX by_time" if whole else "SEARCH session USING INDEX by_")
+    assert not any("TEMP B-TREE" in step for step in steps)
+    found = [step for step in steps if " session " in step]
+    assert 2 == len(found)
+    assert found[0].startswith("SCAN session USING INDEX by_time" if not values else "SEARCH session USING INDEX by_")
+    assert found[1].startswith("SCAN session USING INDEX recent")
+
+
+@pytest.mark.parametrize("settled", [1, 3, 1000])
+async def test_a_session_that_has_moved_is_listed_where_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: int
+) -> None:
+    """Whether an update is in the listings' own indexes yet, or not, no page shows: in any order, by any filter."""
+    monkeypatch.setattr(catalog, "RECENT", settled)
+    chance = random.Random(settled)
+    rows: dict[str, Row] = {}
+    async with opened(tmp_path) as store:
+        for number in range(60):
+            at = f"2026-01-01T00:00:{chance.randrange(60):02}.000Z"
+            row = Row(
+                id=f"s{chance.randrange(12)}", agent=chance.choice("ab"), cwd=chance.choice("xy"), updatedAt=at,
+                prompted=chance.random() < 0.8, seq=number,
+            )  # fmt: skip
+            rows[row.id] = row
+            await store.catalog.put(row)
+            for agent, cwd in ((None, None), ("a", None), (None, "x"), ("a", "x")):
+                expected = [
+                    each for each in rows.values() if each.prompted and agent in (None, each.agent) and cwd in (None, each.cwd)
+                ]
+                expected.sort(key=lambda each: (each.updatedAt, each.id), reverse=True)
+                found: list[Row] = []
+                while page := await store.catalog.page(
+                    agent=agent, cwd=cwd, after=After(found[-1].updatedAt, found[-1].id) if found else None, limit=2
+                ):
+                    found += page
+                assert expected == found
+            late = sorted((each.id for each in rows.values() if each.prompted and each.seq), reverse=True)
+            assert late == [each.id for each in await store.catalog.behind()]
+
+
+async def test_few_sessions_have_moved_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page looks at all of them, so that there must not be more with each update, nor with each start."""
+    monkeypatch.setattr(catalog, "RECENT", 5)
+    most = 0
+    for start in range(4):
+        async with opened(tmp_path) as store:
+            for number in range(8):
+                row = log_row(Key("a", f"s{number}"), 1 + start, 0)
+                await store.catalog.put(replace(row, updatedAt=f"2026-01-01T00:0{start}:0{number}.000Z"))
+                most = max(most, len(await store.catalog._rows("WHERE listed <> updatedAt")))
+    assert 0 < most < 10
 
 
 @pytest.mark.parametrize("name", ["workspace", "json", "sqlite"])
