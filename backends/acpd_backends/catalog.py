@@ -317,31 +317,40 @@ def _boot() -> str:
 
 
 def _page(db: Connection, user: str | None, agent: str | None, cwd: str | None, after: After | None, limit: int) -> list[Row]:
-    sql, values = _page_sql(agent, cwd, after, limit)
-    rows = [_row(each, user) for each in query(db, sql, *values)]
-    rows.sort(key=lambda row: (row.updatedAt, row.id), reverse=True)
+    """Of the sessions that stand at their places, and of those that have moved since. As of one moment, so that a session that
+    moves meanwhile is in one of the two.
+    """
+    placed, moved, values = _page_sql(agent, cwd, after, limit)
+    db.execute("BEGIN")
+    try:
+        elsewhere = query(db, moved, *values)
+        rows = [_row(each, user) for each in query(db, placed, *values)]
+    finally:
+        if db.in_transaction:  # a disk that fails may have ended it
+            db.execute("ROLLBACK")
+    if elsewhere:
+        rows += [_row(each, user) for each in elsewhere]
+        rows.sort(key=lambda row: (row.updatedAt, row.id), reverse=True)
     return rows[:limit]
 
 
-def _page_sql(agent: str | None, cwd: str | None, after: After | None, limit: int) -> tuple[str, list[object]]:
-    """A page of the sessions that stand at their places, and all that have moved since: in one statement, so that a session
-    that moves meanwhile is in one of the two. Filters come first in their index, so that a page is one range of it.
-    """
-    where = moved = ""
+def _page_sql(agent: str | None, cwd: str | None, after: After | None, limit: int) -> tuple[str, str, list[object]]:
+    """Both questions, and their values. Filters come first in their index, so that a page is one range of it."""
+    where = also = ""
     values: list[object] = []
     for column, value in (("cwd", cwd), ("agent", agent)):
         if value is not None:
             values.append(value)
             # One index serves; the other filter is applied to what it finds.
             where += f" AND {column if len(values) == 1 else '+' + column} = ?{len(values)}"
-            moved += f" AND {column} = ?{len(values)}"
+            also += f" AND {column} = ?{len(values)}"
     if after is not None:
         at, identifier = len(values) + 1, len(values) + 2
         values += after
         where += f" AND (listed, id) < (?{at}, ?{identifier})"
-        moved += f" AND (updatedAt, id) < (?{at}, ?{identifier})"
+        also += f" AND (updatedAt, id) < (?{at}, ?{identifier})"
     placed = f"{_SELECT}WHERE prompted AND listed = updatedAt{where} ORDER BY listed DESC, id DESC LIMIT {limit:d}"
-    return f"SELECT * FROM ({placed}) UNION ALL {_SELECT}{_MOVED}{moved}", values  # noqa: S608 - names of columns only
+    return placed, f"{_SELECT}{_MOVED}{also}", values
 
 
 def _put(db: Connection, row: Row, *, settle: bool = False) -> None:
