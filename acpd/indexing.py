@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 DOCUMENTS, TEXT = 32, 64 * 1024
 """Documents and characters from which on a batch is full: some milliseconds in one transaction."""
 PAGE = 100
-DELAY = 5.0
-"""Seconds after a start in which nothing is indexed: an editor loads its sessions then."""
 REST = 4
 """How many times as long as it worked the background rests."""
 
@@ -112,13 +110,10 @@ async def catch_up_all(store: Store, user: str | None, told: Callable[[int], Non
     """Every session that is behind, the newest first. A log that cannot be read stays behind.
 
     Raises StoreError where the catalog cannot be read or written: then no other log is worth the reading.
-    `told(n)`: n are done. `gently`: not in the first seconds of a start, and a fifth of the time, so that who is waited for
-    finds the machine free.
+    `told(n)`: n are done. `gently`: a fifth of the time, so that who is waited for finds the machine free.
     """
     if not isinstance(store.catalog, SearchCatalog):
         return
-    if gently:
-        await asyncio.sleep(DELAY)
     done = 0
     after: After | None = None
     while page := await store.catalog.behind(after=after, limit=PAGE):

@@ -278,6 +278,22 @@ class CatalogConformance(Store):
             assert await catalog.get("gone") is None
             assert row_at("trusted", 1) == await catalog.get("trusted")
 
+    async def test_what_a_start_waits_for(self, tmp_path: Path) -> None:
+        """A new catalog reads every log; then only rows that say "open"; and both parts together miss nothing."""
+        async with self.opened(tmp_path) as store:
+            catalog, journals = part(store.catalog), part(store.journals)
+            await (await new_journal(journals, KEY, turns=3)).close()
+            assert await catalog.mend(journals) == 1
+            found = await catalog.get("s")
+            await catalog.put(row_at("s", 1, state="open"))
+            assert await catalog.mend(journals) == 1
+            assert found is not None
+            assert found == await catalog.get("s")
+            await (await new_journal(journals, replace(KEY, session="new"), turns=3)).close()
+            await catalog.mend(journals)
+            await catalog.compare(journals, rest=1)
+            assert await catalog.get("new") is not None
+
 
 class LeaseConformance(Store):
     """What leases promise. `store` gives a Backend with `lease`."""

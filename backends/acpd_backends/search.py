@@ -21,7 +21,7 @@ from acpd.storage.contract import Row
 from acpd.storage.finding import Batch, Document, Find, Hit, Hits
 from acpd.storage.queries import Query, Scope, Term
 from acpd_backends import snippets, tokens
-from acpd_backends.sqlite import BEHIND, RULES, execute, query, rules
+from acpd_backends.sqlite import RULES, execute, query, rules
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -45,6 +45,7 @@ LOOKED_AT = 5_000
 REMOVED = 32
 """Documents that are taken out in one transaction, so that others need not wait for a long session's."""
 
+_SEARCHED = "UPDATE session SET searched = ?2, settled = ?3, late = (?2 < 0 OR prompted AND ?2 < seq) WHERE id = ?1"
 _PUT = "INSERT INTO document(id, session, scope, seq, entry, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
 _PUT_TEXT = "INSERT INTO document_text(id, text, paths) VALUES (?1, ?2, ?3)"
 _TEXT = "SELECT text, paths FROM document_text WHERE id = ?1"
@@ -111,7 +112,7 @@ def take(db: Connection, session_id: str, prepared: Prepared) -> bool:
     last = newest[0][0] if newest else 0
     for document, columns in zip(batch.documents, prepared.columns, strict=True):
         last = _put(db, number, document, columns, last + 1)
-    execute(db, "UPDATE session SET searched = ?2, settled = ?3 WHERE id = ?1", session_id, batch.until, batch.settled)
+    execute(db, _SEARCHED, session_id, batch.until, batch.settled)
     return True
 
 
@@ -152,7 +153,7 @@ def forget(db: Connection, session_id: str, limit: int = REMOVED) -> bool:
     _remove(db, rows[:limit])
     done = len(rows) <= limit
     searched = 0 if done else -1
-    execute(db, "UPDATE session SET searched = ?2, settled = 0 WHERE id = ?1", session_id, searched)
+    execute(db, _SEARCHED, session_id, searched, 0)
     return done
 
 
@@ -176,7 +177,7 @@ def renew(db: Connection) -> None:
     execute(db, "INSERT INTO search(search) VALUES ('delete-all')")
     execute(db, "DELETE FROM document")
     execute(db, "DELETE FROM document_text")
-    execute(db, "UPDATE session SET searched = 0, settled = 0 WHERE searched <> 0")
+    execute(db, "UPDATE session SET searched = 0, settled = 0, late = prompted WHERE searched <> 0")
     execute(db, "INSERT OR REPLACE INTO meta VALUES ('rules', ?1)", str(RULES))
 
 
@@ -272,7 +273,7 @@ def search(db: Connection, find: Find, row_of: Callable[[int], Row | None]) -> H
 
 
 def _search(db: Connection, find: Find, row_of: Callable[[int], Row | None]) -> Hits:
-    complete = not query(db, f"SELECT 1 FROM session WHERE {BEHIND} LIMIT 1")  # noqa: S608 - a constant
+    complete = not query(db, "SELECT 1 FROM session WHERE late LIMIT 1")
     sql, values = _matching(find)
     if not sql:
         return Hits([], more=False, complete=complete)
