@@ -16,6 +16,7 @@ from tests.cli import acpd
 from tests.support import commands
 from tests.support.client import Client
 from tests.support.paths import ROOT
+from tests.support.walk import below
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -105,7 +106,7 @@ def test_acpd_works_on_it(package: Path, tmp_path: Path) -> None:
         client.load(session, tmp_path)
         client.prompt(session, "say again")
         assert "(turn 2) again" in client.text(session), "the agent was given back what it keeps"
-    assert [] == list(home.rglob("memory.json"))
+    assert [] == below(home, "memory.json")
     listed, shown, checked, removed, gone = acpd.run_many(
         home, ["ls", "--all", "--json"], ["show", session], ["fsck"], ["rm", session], ["ls", "--all", "--json"], env=env
     )

@@ -19,6 +19,7 @@ from acpd_backends.migration import Migration
 from acpd_backends.names import Layout
 from acpd_backends.stores import NAMES, open_store
 from tests.backends.journal_logs import AT, Dying, Killed, chain, update
+from tests.support.walk import below, contents
 
 BIG = b'{"sessionId":"s","update":{"text":"%b"}}' % (b"x" * 70_000)
 PAIRS = [(source, target) for source in NAMES for target in NAMES if source != target]
@@ -89,9 +90,9 @@ async def content(root: Path, backend: str) -> Content:
 def truth(root: Path, backend: str) -> dict[str, bytes]:
     """The files of the source that nothing can make anew."""
     names = {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in root.rglob("*")
-        if path.is_file() and not path.name.endswith((".lock", "-shm", "-wal", ".db")) and "locks" not in path.parts
+        str(path.relative_to(root)): data
+        for path, data in contents(root).items()
+        if not path.name.endswith((".lock", "-shm", "-wal", ".db")) and "locks" not in path.parts
         and path.name not in {"sessions.json", "migration"} and not path.name.endswith(".idx")
     }  # fmt: skip
     per_agent = "agents/" if backend != "json" else ""
@@ -201,7 +202,7 @@ async def test_what_is_in_the_way_is_said_before_anything_is_done(tmp_path: Path
         await Migration(tmp_path, "workspace", "json").run()
     again.unlink()
     assert not (tmp_path / "sessions").exists()
-    memory = next(tmp_path.rglob("memory.json"))
+    memory = below(tmp_path, "memory.json")[0]
     memory.write_bytes(b"{")
     with pytest.raises(StateUnreadable):
         await Migration(tmp_path, "workspace", "sqlite").run()

@@ -24,6 +24,7 @@ from acpd.storage.testing import ODD_NAMES
 from acpd.wire.lines import Header, entry
 from acpd_backends.stores import open_store
 from tests.support.paths import ROOT
+from tests.support.walk import below, contents
 
 MADE = "2026-01-01T00:00:00.000Z"
 
@@ -76,7 +77,7 @@ async def forget(store: Store, key: Key) -> None:
 
 def files_of(root: Path) -> dict[str, bytes]:
     """Every file that has something of a session; databases and locks aside."""
-    found = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    found = {str(path.relative_to(root)): data for path, data in contents(root).items()}
     return {name: data for name, data in found.items() if ".acpd" not in name and not name.endswith(".lock")}
 
 
@@ -100,8 +101,7 @@ async def test_a13_two_users_share_nothing(tmp_path: Path, name: str) -> None:
         await one.lease.give_up(alice)
         await two.lease.give_up(bob)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["u-alice", "u-bob"]
-    for path in (tmp_path / "u-alice").rglob("*"):
-        assert not path.is_file() or b"from bob" not in path.read_bytes()
+    assert [] == [path for path, data in contents(tmp_path / "u-alice").items() if b"from bob" in data]
 
 
 @every_backend
@@ -126,7 +126,7 @@ def damage(root: Path, name: str) -> Callable[[], bytes]:
                 return bytes(db.execute("SELECT value FROM state WHERE session = 's'").fetchone()[0])
 
         return stored
-    (path,) = root.rglob("context/s/memory.json")
+    (path,) = below(root, "context/s/memory.json")
     path.write_bytes(b'["to')
     return path.read_bytes
 
@@ -205,7 +205,7 @@ async def test_a19_a_corrupt_index_is_made_anew(tmp_path: Path, name: str) -> No
     async with opened(tmp_path, name) as store:
         for n in range(3):
             await converse(store, Key("coder", f"s{n}"))
-    (index,) = tmp_path.rglob("sessions.json")
+    (index,) = below(tmp_path, "sessions.json")
     index.write_bytes(b'{"version": 1, "sessions": {"s0": ')
     for lost in (tmp_path / ".acpd").glob("*.db*"):
         lost.unlink()
@@ -236,7 +236,7 @@ async def test_a20_fifty_updates_at_once(tmp_path: Path, name: str) -> None:
     children = [subprocess.Popen([*command, who, str(ROOT)], env=environment) for who in "ab"]
     assert [await asyncio.to_thread(child.wait) for child in children] == [0, 0]
     expected = sorted(f"{who}{n}" for who in "ab" for n in range(25))
-    (index,) = tmp_path.rglob("sessions.json")
+    (index,) = below(tmp_path, "sessions.json")
     assert sorted(json.loads(index.read_bytes())["sessions"]) == expected
     async with opened(tmp_path, name) as store:
         assert sorted(row.id for row in await store.catalog.page(limit=1000)) == expected

@@ -12,6 +12,7 @@ from acpd.storage.contract import Key
 from acpd_backends.files import Files
 from acpd_backends.states import JsonSession, SqliteSession, WorkspaceSession, json_fault
 from acpd_backends.stores import open_store
+from tests.support.walk import below
 
 KEY = Key("coder", "s")
 
@@ -107,7 +108,7 @@ def test_the_files_are_where_the_documents_say(tmp_path: Path) -> None:
             await session.close()
 
     asyncio.run(save())
-    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == [
+    assert sorted(str(path.relative_to(tmp_path)) for path in below(tmp_path) if path.is_file()) == [
         "agents/coder/context/s/memory.json",
         "context/s/memory.json",
         "u-alice/agents/coder/context/s/memory.json",
@@ -119,7 +120,7 @@ async def test_the_unreadable_is_put_aside_once(tmp_path: Path) -> None:
     """One copy, named in the error; it is no state of its own, and goes when the value is deleted."""
     session = WorkspaceSession(tmp_path)
     await session.save(KEY, "memory", b"1")
-    (path,) = tmp_path.rglob("memory.json")
+    (path,) = below(tmp_path, "memory.json")
     path.write_bytes(b"{torn")
     for _ in range(3):
         with pytest.raises(StateUnreadable, match=r"memory\.json\.unreadable-"):
@@ -184,7 +185,7 @@ async def test_a_save_that_fails_leaves_the_old_value(tmp_path: Path, call: str)
     assert caught.value.retryable
     assert await session.load(KEY, "memory") == b'"old"'
     await session.close()
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["memory.json"]
+    assert [path.name for path in below(tmp_path) if path.is_file()] == ["memory.json"]
 
 
 def test_an_unknown_backend_is_named(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from acpd_backends.jsonl import JsonlJournals
 from acpd_backends.names import Layout
 from acpd_backends.stores import open_store
 from tests.backends.journal_logs import AT, HEADER, KEY, Dying, Killed, chain, path, place, plain, update
+from tests.support.walk import below
 
 BIG = b'{"sessionId":"s","update":{"text":"%b"}}' % (b"x" * 70_000)
 
@@ -140,7 +141,7 @@ async def test_states_are_checked(tmp_path: Path) -> None:
     await store.session.save(KEY, "acpd.plan", b'{"seq":3,"value":{}}')
     await store.session.save(KEY, "acpd.usage", b'{"seq":2,"value":{}}')
     await store.session.save(KEY, "memory", b"{}")
-    memory = next(tmp_path.rglob("memory.json"))
+    memory = below(tmp_path, "memory.json")[0]
     memory.write_bytes(b"{")
     assert ["state", "state-fold"] == kinds((await look(store, KEY, listed=False)).found)
     assert ["state"] == kinds((await mend(store, KEY)).found)

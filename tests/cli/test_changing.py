@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from tests.cli.test_stored import Shelf, branched, conversation, plain, prompt, said, shelf, turn
+from tests.support.walk import below
 
 __all__ = ["plain", "shelf"]
 
 
 def lines(shelf: Shelf, session: str = "s1") -> list[dict[str, Any]]:
-    (log,) = shelf.home.rglob(f"{session}.log.jsonl")
+    (log,) = below(shelf.home, f"{session}.log.jsonl")
     return [json.loads(line) for line in log.read_bytes().splitlines()]
 
 
@@ -112,7 +113,7 @@ def test_where_there_is_no_store(tmp_path: Path) -> None:
 def test_a_log_of_a_newer_version(plain: Shelf) -> None:
     """It is neither changed nor forked."""
     plain.add("s1", branched())
-    (log,) = plain.home.rglob("s1.log.jsonl")
+    (log,) = below(plain.home, "s1.log.jsonl")
     log.write_bytes(log.read_bytes().replace(b'"version":1', b'"version":99', 1))
     before = log.read_bytes()
     for words in (("branch", "s1@e1"), ("fork", "s1@e1")):
@@ -120,4 +121,4 @@ def test_a_log_of_a_newer_version(plain: Shelf) -> None:
         assert (1, "") == (got.code, got.out)
         assert "newer version" in got.err
     assert before == log.read_bytes()
-    assert 1 == len(list(plain.home.rglob("*.log.jsonl")))
+    assert 1 == len(below(plain.home, "*.log.jsonl"))

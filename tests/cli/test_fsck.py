@@ -24,6 +24,7 @@ from tests.cli import acpd
 from tests.cli.test_stored import Shelf, conversation
 from tests.storage.test_corpus_trees import CASES, NOT_OF_THE_TREE, TREES, convert, expected
 from tests.storage.test_corpus_trees import KINDS as SHOWN
+from tests.support.walk import below
 
 Json = dict[str, Any]
 NOTES = {kind for kind, each in KINDS.items() if each.weight == "note"}
@@ -152,7 +153,7 @@ def test_exit_codes(tmp_path: Path) -> None:
     assert (1, "") == (code, out)
     assert "cannot find session nobody" in err
     assert 2 == told("fsck", "--mend")[0]
-    log = next(tmp_path.rglob("*.log.jsonl"))
+    log = below(tmp_path, "*.log.jsonl")[0]
     log.write_bytes(log.read_bytes()[:-20])
     code, out, _ = told("fsck", "s1")
     assert (1, ["torn-tail", "index-wrong"]) == (code, kinds(out))
@@ -164,7 +165,7 @@ def test_lines_that_stand_twice_are_taken_out(tmp_path: Path) -> None:
     """The repaired copy is the log as it was; what is searched of it is searched anew."""
     told = Told(tmp_path)
     Shelf(tmp_path).add("s1", conversation())
-    log = next(tmp_path.rglob("*.log.jsonl"))
+    log = below(tmp_path, "*.log.jsonl")[0]
     whole = log.read_bytes()
     log.write_bytes(whole + b"".join(whole.splitlines(keepends=True)[-3:]))
     assert 1 == len(json.loads(told("search", "hello", "--all", "--json").out))
@@ -180,7 +181,7 @@ def test_lines_that_stand_twice_are_taken_out(tmp_path: Path) -> None:
 def test_a_session_that_is_open_is_not_repaired(tmp_path: Path) -> None:
     """A held lease is told with its pid; the log is not touched; its end and caches are being written, and not judged."""
     Shelf(tmp_path).add("s1", conversation())
-    log = next(tmp_path.rglob("*.log.jsonl"))
+    log = below(tmp_path, "*.log.jsonl")[0]
     damaged = b"".join(
         line if number != 3 else b'{"type":"turn",\n'
         for number, line in enumerate(log.read_bytes().splitlines(keepends=True), 1)
@@ -208,7 +209,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_checked(tmp_path: Path) -> 
     shelf = Shelf(tmp_path)
     for name in ("one", "two"):
         shelf.add(name, conversation())
-    log = next(path for path in tmp_path.rglob("*.log.jsonl") if path.name.startswith("one."))
+    log = next(path for path in below(tmp_path, "*.log.jsonl") if path.name.startswith("one."))
     blobs = log.with_name("one.blobs")
     blobs.write_bytes(b"no folder")
     line = log.read_bytes().splitlines(keepends=True)[2]
@@ -233,7 +234,7 @@ def test_the_catalog_is_checked(tmp_path: Path) -> None:
         shelf.add(name, conversation())
     told("ls", "--all")
     shelf.add("missing", conversation())
-    logs = {path.name.split(".")[0]: path for path in tmp_path.rglob("*.log.jsonl")}
+    logs = {path.name.split(".")[0]: path for path in below(tmp_path, "*.log.jsonl")}
     logs["gone"].unlink()
     with logs["behind"].open("ab") as log:
         log.write(b'{"type":"info","id":"zz","seq":99,"at":"2027-01-01T00:00:00.000Z","title":"Later"}\n')

@@ -12,6 +12,7 @@ import pytest
 from tests.cli import acpd
 from tests.cli.test_removing import while_open
 from tests.cli.test_stored import Shelf, conversation
+from tests.support.walk import contents
 
 Backend = Literal["workspace", "json", "sqlite"]
 
@@ -23,7 +24,7 @@ def folders(shelf: Shelf) -> dict[str, str]:
 
 
 def logs(home: Path) -> dict[str, bytes]:
-    return {path.name.split(".")[0]: path.read_bytes() for path in home.rglob("*.log.jsonl")}
+    return {path.name.split(".")[0]: raw for path, raw in contents(home, "*.log.jsonl").items()}
 
 
 @pytest.mark.parametrize("backend", ["workspace", "json", "sqlite"])

@@ -20,6 +20,7 @@ from acpd_backends.leases import FlockLease
 from acpd_backends.names import Layout
 from tests.cli import acpd
 from tests.cli.test_stored import Shelf, conversation
+from tests.support.walk import below
 
 Json = dict[str, Any]
 
@@ -32,7 +33,7 @@ def ids(home: Path, **env: str) -> list[str]:
 
 def files(home: Path) -> set[str]:
     """Below the store, without catalogs and locks."""
-    return {str(path.relative_to(home)) for path in (home / "data").rglob("*") if path.is_file() and ".acpd" not in path.parts}
+    return {str(path.relative_to(home)) for path in below(home / "data") if path.is_file() and ".acpd" not in path.parts}
 
 
 async def while_open(home: Path, session: str, *words: str) -> acpd.Ran:
@@ -50,7 +51,7 @@ def test_rm_removes_all_that_is_a_sessions_own(backend: Literal["workspace", "js
     shelf = Shelf(tmp_path, backend)
     for name in ("one", "two", "three"):
         shelf.add(name, conversation())
-    log = next(path for path in tmp_path.rglob("*.log.jsonl") if path.name.startswith("one."))
+    log = next(path for path in below(tmp_path, "*.log.jsonl") if path.name.startswith("one."))
     for name in ("one.jsonl", "one.log.jsonl.torn-1", "one.log.jsonl.damaged-1"):
         log.with_name(name).write_bytes(b"x")
     ran, again, two = acpd.run_many(tmp_path, ["rm", "one"], ["rm", "one"], ["rm", "two", "nobody"], env=shelf.env)
@@ -111,7 +112,7 @@ def test_gc_goes_by_the_last_event(tmp_path: Path) -> None:
     shelf.add("old", entries)
     shelf.add("used", [*entries[:-1], {**entries[-1], "at": now}])
     shelf.add("timeless", [{**entry, "at": ""} for entry in entries])
-    logs = {path.name.split(".")[0]: path for path in tmp_path.rglob("*.log.jsonl")}
+    logs = {path.name.split(".")[0]: path for path in below(tmp_path, "*.log.jsonl")}
     header, *rest = logs["timeless"].read_bytes().splitlines(keepends=True)
     logs["timeless"].write_bytes(
         b"".join([header.replace(b'"createdAt":"2026-11-01T10:00:00.000Z"', b'"createdAt":""'), *rest])
@@ -131,13 +132,13 @@ def test_gc_goes_by_the_last_event(tmp_path: Path) -> None:
     said = json.loads(told.out)
     assert (True, size, ["old"]) == (said["dryRun"], said["freed"], [each["session"] for each in said["removed"]])
     assert f"freed {size:,} bytes" in really.out
-    assert {"used", "timeless"} == {path.name.split(".")[0] for path in tmp_path.rglob("*.log.jsonl")}
+    assert {"used", "timeless"} == {path.name.split(".")[0] for path in below(tmp_path, "*.log.jsonl")}
 
 
 def test_gc_removes_garbage(tmp_path: Path) -> None:
     """Files of dead processes and blobs that nothing names go; what was put aside goes only with --aside."""
     Shelf(tmp_path).add("one", conversation())
-    folder = next(tmp_path.rglob("*.log.jsonl")).parent
+    folder = below(tmp_path, "*.log.jsonl")[0].parent
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
     (folder / f"one.idx.{ended.pid}-1.tmp").write_bytes(b"x" * 100)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli import acpd
 from tests.cli.test_stored import HERE, Json, Shelf, prompt, said, turn
+from tests.support.walk import below
 
 
 @pytest.fixture(params=["workspace", "json", "sqlite"])
@@ -153,6 +154,6 @@ def test_a_deleted_log_is_found_no_more(plain: Shelf) -> None:
     assert 2 == len(found(plain, "--all", "needle"))
     for path in (plain.home / "data" / ".acpd").glob("catalog.db*"):
         path.unlink()
-    (log,) = plain.home.rglob("s1.log.jsonl")
+    (log,) = below(plain.home, "s1.log.jsonl")
     log.unlink()
     assert ["s2"] == [session for session, _, _ in found(plain, "--all", "needle")]

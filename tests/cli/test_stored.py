@@ -19,6 +19,7 @@ from acpd.wire.lines import Header
 from acpd_backends.stores import open_store
 from tests.cli import acpd
 from tests.support.faults import small_disk
+from tests.support.walk import below
 
 Json = dict[str, Any]
 HERE = "/projects/here"
@@ -251,7 +252,7 @@ def test_show_on_a_terminal_obeys_nothing(plain: Shelf) -> None:
 def test_damage_is_told(plain: Shelf) -> None:
     """A bad line in the middle is told and the rest is shown; the file stays as it is."""
     plain.add("s1", conversation())
-    (log,) = plain.home.rglob("s1.log.jsonl")
+    (log,) = below(plain.home, "s1.log.jsonl")
     written = log.read_bytes().split(b"\n")
     written[4] = b'{"torn'
     log.write_bytes(b"\n".join(written))
@@ -273,7 +274,7 @@ def test_a_log_that_cannot_be_read(plain: Shelf) -> None:
     """A log that is there and cannot be opened is an error that names it and the cause."""
     plain.add("s1", conversation())
     plain.run("ls")
-    (log,) = plain.home.rglob("s1.log.jsonl")
+    (log,) = below(plain.home, "s1.log.jsonl")
     log.unlink()
     log.mkdir()
     code, out, err = plain.run("show", "s1")
@@ -316,12 +317,12 @@ def test_a_store_that_may_only_be_read_is_read(tmp_path: Path) -> None:
         shelf.add("s1", conversation())
         if disk.mounted:
             subprocess.run(["mount", "-o", "remount,ro", str(disk.path)], check=True)
-        before = sorted(path for path in disk.path.rglob("*"))
+        before = below(disk.path)
         for words in (["ls", "--all"], ["show", "s1"], ["tree", "s1"], ["search", "--all", "hello"]):
             ran = shelf.run(*words)
             assert 0 == ran.code, (words, ran.err)
             assert "s1" in ran.out or "hello" in ran.out
-        assert not disk.mounted or before == sorted(path for path in disk.path.rglob("*"))
+        assert not disk.mounted or before == below(disk.path)
 
 
 def test_a_catalog_that_is_no_database(plain: Shelf) -> None:
@@ -417,7 +418,7 @@ def test_a_link_names_no_other_folder(plain: Shelf) -> None:
 def test_a_list_for_others_that_cannot_be_written_is_told(plain: Shelf) -> None:
     """A command does what it was asked for, and says in one line which file stays behind, and why."""
     plain.add("s1", conversation())
-    path = next(plain.home.rglob("s1.log.jsonl")).with_name("sessions.json")
+    path = below(plain.home, "s1.log.jsonl")[0].with_name("sessions.json")
     path.write_text('{"version": 99, "sessions": {}}')
     ran = plain.run("ls", "--all")
     assert (0, True) == (ran.code, "s1" in ran.out)
@@ -428,7 +429,7 @@ def test_what_is_read_is_not_changed(plain: Shelf) -> None:
     """Showing a session changes no file of it."""
     plain.add("s1", branched())
     plain.run("ls")
-    sessions = next(plain.home.rglob("s1.log.jsonl")).parent
+    sessions = below(plain.home, "s1.log.jsonl")[0].parent
     before = {path: path.read_bytes() for path in sessions.iterdir() if path.is_file()}
     for words in (("show", "s1"), ("show", "s1", "--last", "2"), ("tree", "s1"), ("ls", "--all")):
         assert 0 == plain.run(*words).code

@@ -18,6 +18,7 @@ from acpd.session import LiveSession
 from acpd.storage.context import decode_line
 from acpd.turn import Turn
 from tests.core.world import Editor, Voice, Voices, World, attach, chunk, dumps, load, prompt, until
+from tests.support.walk import below
 
 MOVED = "goes on at another point"
 
@@ -177,7 +178,7 @@ async def test_the_context_follows(world: World) -> None:
     session, _, ends = await talked(world, Editor(), "one", "two")
     await branch(session, ends[0])
     await world.registry.close(session.id)
-    (path,) = world.root.rglob(f"{session.id}.jsonl")
+    (path,) = below(world.root, f"{session.id}.jsonl")
     lines = [decode_line(line) for line in path.read_bytes().splitlines()[1:]]
     assert 2 == len(lines)
     row = await world.store.catalog.get(session.id)

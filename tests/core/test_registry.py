@@ -20,6 +20,7 @@ from acpd.storage.contract import Key, Row
 from tests.core.pipes import start
 from tests.core.world import Editor, World, attach, load, prompt, put_forward, until
 from tests.support import store as logs
+from tests.support.walk import below
 
 
 def counted(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
@@ -94,7 +95,7 @@ async def test_a_session_that_cannot_be_made_leaves_nothing(world: World, monkey
     with pytest.raises(StoreError, match="no space"):
         await world.new()
     monkeypatch.undo()
-    assert (before, [], {}) == (open_logs(), list(world.root.rglob("*.log.jsonl")), world.registry.live)
+    assert (before, [], {}) == (open_logs(), below(world.root, "*.log.jsonl"), world.registry.live)
     await world.new()
 
 
@@ -234,7 +235,7 @@ async def test_deleting(world: World) -> None:
     voice.end("cancelled")
     await asyncio.gather(*deleting)
     assert None is await world.store.catalog.get(session.id)
-    assert [] == [path for path in world.root.rglob("*") if session.id in path.name]
+    assert [] == [path for path in below(world.root) if session.id in path.name]
     with pytest.raises(SessionNotFound):
         await world.registry.open(session.id)
     world.failed.clear()
@@ -260,7 +261,7 @@ async def test_a_deleting_that_was_cut_off_is_done_again(world: World, monkeypat
     assert (part == "catalog") == (await world.store.catalog.get(session.id) is None)
     await world.registry.delete(session.id)
     assert None is await world.store.catalog.get(session.id)
-    assert [] == [path for path in world.root.rglob("*") if session.id in path.name]
+    assert [] == [path for path in below(world.root) if session.id in path.name]
 
 
 async def test_a_log_that_a_killed_deleting_removed_stays_away(world: World) -> None:

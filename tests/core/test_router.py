@@ -17,6 +17,7 @@ from tests.agents.house import House
 from tests.core.desk import desk
 from tests.core.pipes import start
 from tests.core.world import dumps, until
+from tests.support.walk import below
 
 LOOPS = ("uvloop",)
 
@@ -105,7 +106,7 @@ async def test_a_new_session_that_is_cancelled_leaves_nothing(house: House, monk
         one.cancel_request(1)
         assert -32800 == await code(asking)
         await until(lambda: not house.registry.live and not house.pool.links)
-        await until(lambda: not list((house.root / "store").rglob("*.log.jsonl")))
+        await until(lambda: not below(house.root / "store", "*.log.jsonl"))
         monkeypatch.undo()
         assert await one.new()
 
@@ -321,8 +322,8 @@ async def test_a_fork_that_is_cancelled_is_not_made(house: House, monkeypatch: p
         assert -32800 == await code(forking)
         gate.open.set()
         only = [f"{session}.log.jsonl"]
-        folders = "store/agents/*/sessions/*.log.jsonl"
-        await until(lambda: only == [path.name for path in house.root.glob(folders)] and not house.registry.live)
+        store = house.root / "store"
+        await until(lambda: only == [path.name for path in below(store, "*.log.jsonl")] and not house.registry.live)
         async with asyncio.timeout(10):
             while [session] != [row["sessionId"] for row in (await one.ask("session/list"))["sessions"]]:
                 pass

@@ -26,6 +26,7 @@ from tests.crash.disk import Disk, Mark, Truncate, Write
 from tests.crash.scene import Broken, Deleting, Keeping, Promise, parsed, put, readable
 from tests.crash.states import Crash
 from tests.support.fold import fold
+from tests.support.walk import below, contents
 
 AGAIN = "goes on"
 """The prompt that each recovered session gets."""
@@ -171,7 +172,7 @@ class Check:
         with contextlib.suppress(SessionNotFound, SessionReadOnly):  # half deleted it may be opened, or not
             await load(await self.world.registry.open(name), Editor())
         await self.world.registry.delete(name)
-        left = [path for path in self.base.rglob("*") if name in path.name]
+        left = [path for path in below(self.base) if name in path.name]
         if left:
             raise Violation(f"the deletion of session {name} was answered and left {left[0].name}")
         if promised.deleted and await self.world.store.session.names(Key("agent", name)):
@@ -220,7 +221,7 @@ class Check:
             raise Violation("a torn tail was thrown away")
 
     def _aside(self, name: str, tail: bytes) -> bool:
-        return any(path.read_bytes() == tail for path in self.base.rglob(f"{name}.log.jsonl.torn-*"))
+        return tail in contents(self.base, f"{name}.log.jsonl.torn-*").values()
 
     async def _opened(self, session: LiveSession, after: bytes, promised: Session) -> None:
         fold_ = session.fold

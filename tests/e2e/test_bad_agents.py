@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import commands, proc, store
 from tests.support.client import Client, Json, RpcError
+from tests.support.walk import sizes
 
 MIB = 1 << 20
 
@@ -168,8 +169,8 @@ def test_a_flood_on_stderr_is_drained_and_bounded(stage: Stage) -> None:
     assert proc.rss(client.pid) - before < 8 * MIB
     stage.finish()
     assert client.stderr_path.stat().st_size < 64 << 10
-    sizes = {str(path): path.stat().st_size for path in stage.home.rglob("*") if path.is_file()}
-    assert sum(sizes.values()) < 4 * MIB, sizes
+    held = sizes(stage.home)
+    assert sum(held.values()) < 4 * MIB, held
 
 
 def test_big_updates_come_whole(stage: Stage) -> None:

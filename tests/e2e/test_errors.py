@@ -15,6 +15,7 @@ import pytest
 from tests.support import commands, proc, store
 from tests.support.client import Client, RpcError
 from tests.support.faults import bound_by_rights, not_executable, small_disk
+from tests.support.walk import contents
 
 
 @pytest.fixture
@@ -413,7 +414,7 @@ def test_secrets_of_servers_and_environment_are_stored_nowhere(tmp_path: Path, m
         client.call("session/close", {"sessionId": session})
         client.call("session/load", {"sessionId": session, "cwd": str(tmp_path), "mcpServers": servers[:1]})
     said = b"".join(line.raw for line in client.lines)
-    files = {path: path.read_bytes() for path in (tmp_path / "home").rglob("*") if path.is_file()}
+    files = contents(tmp_path / "home")
     for canary in (b"canary-env-1", b"canary-head-2", b"canary-arg-3", b"canary-our-4"):
         assert canary not in said
         assert [] == [str(path) for path, text in files.items() if canary in text]

@@ -14,6 +14,7 @@ from acpd.wire.lines import VERSION
 from tests.cli import acpd
 from tests.support import commands, store
 from tests.support.client import Client
+from tests.support.walk import contents
 
 STORES = Path(__file__).parents[1] / "stores"
 FORMATS = sorted(path.name for path in STORES.glob("format-*"))
@@ -32,7 +33,7 @@ def test_a_store_that_an_earlier_version_wrote(written: str, backend: str, tmp_p
     """Its sessions are listed and whole; each is loaded, with its blobs and mode, and gone on with; no old line changes."""
     home = tmp_path / "home"
     shutil.copytree(STORES / written / backend, home / "data")
-    before = {path: path.read_bytes() for path in home.rglob("*.log.jsonl") if "u-alice" not in path.parts}
+    before = {path: raw for path, raw in contents(home, "*.log.jsonl").items() if "u-alice" not in path.parts}
     env = {"ACPD_STORAGE_BACKEND": backend, "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))}
     checked, listed, alices = acpd.run_many(
         home, ["fsck"], ["ls", "--all", "--json"], ["--user", "alice", "ls", "--all", "--json"], env=env

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import commands, proc, store
 from tests.support.paths import SHARED
+from tests.support.walk import contents
 from tests.support.wire import checks, wrong_to_agent
 
 # The player leaves closing the file of its case to the garbage collector.
@@ -178,7 +179,7 @@ def play_case(case: str, command: list[str], tmp: Path, monkeypatch: pytest.Monk
 
 
 def assert_nowhere(secret: str, folder: Path) -> None:
-    told = [str(path) for path in folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    told = [str(path) for path, held in contents(folder).items() if secret.encode() in held]
     assert [] == told, f"{secret} stands in {told}"
 
 

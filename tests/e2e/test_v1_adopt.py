@@ -13,6 +13,7 @@ import pytest
 from tests.support import fold, store
 from tests.support.client import Client, Json
 from tests.support.scripted import AGENT, Stage, failing
+from tests.support.walk import below
 
 
 def talk_without_acpd(play: Stage, *scripts: str) -> str:
@@ -104,7 +105,7 @@ def test_a_failing_adoption_leaves_nothing_behind(options: tuple[str, ...], play
     foreign = talk_without_acpd(play, "say outside")
     client = play.start(*options)
     failing(client, "session/load", {"sessionId": foreign, "cwd": str(play.cwd), "mcpServers": []})
-    assert [] == list(play.home.rglob("*.log.jsonl"))  # before the answer
+    assert [] == below(play.home, "*.log.jsonl")  # before the answer
     assert not [row for row in rows(client) if "acpd.dev/adopt" not in row["_meta"]]
     play.finish(client)
     client = play.start()

@@ -12,12 +12,13 @@ import pytest
 
 from tests.support import commands, proc, store
 from tests.support.scripted import Stage, failing, prompt_params, until
+from tests.support.walk import below
 
 KIB, MIB = 1 << 10, 1 << 20
 
 
 def blobs(play: Stage) -> list[Path]:
-    return sorted(path for path in play.home.rglob("*.blobs/*") if path.is_file())
+    return [path for path in below(play.home, "*.blobs/*") if path.is_file()]
 
 
 def test_an_image_of_a_mebibyte_passes_both_ways_and_is_stored_once(play: Stage) -> None:
@@ -126,7 +127,7 @@ def test_a_slow_client_costs_no_memory_and_nobody_else(play: Stage) -> None:
     end = time.monotonic() + 120
     while time.monotonic() < end:
         peak = max(peak, proc.rss(client.pid))
-        log = next(play.home.rglob(f"{session}.log.jsonl"))
+        log = below(play.home, f"{session}.log.jsonl")[0]
         if log.stat().st_size > 50_000_000 and b'"stopReason"' in log.read_bytes()[-400:]:
             break
     until("the other's turn", lambda: any(e.get("stopReason") for e in store.log(play.home, other, torn=True).of("turn")[2:]))

@@ -13,6 +13,7 @@ import pytest
 from tests.support import store
 from tests.support.client import Client
 from tests.support.scripted import Stage
+from tests.support.walk import below
 
 SCRIPT = "say one\ntool x\nthink two\nsay three"
 
@@ -130,7 +131,7 @@ def test_what_is_only_a_copy_is_made_anew(what: str, how: str, play: Stage) -> N
     session, path = made(play)
     index = path.with_name(f"{session}.idx")
     files = {"idx": index, "context": path.with_name(f"{session}.jsonl"), "sessions.json": path.with_name("sessions.json")}
-    found = files.get(what) or next(iter(play.home.rglob("catalog.db"))).with_name(what)
+    found = files.get(what) or below(play.home, "catalog.db")[0].with_name(what)
     if how == "folder" and what.startswith("catalog"):
         how = "gone"  # a folder in the place of a database is an error that names it
     _spoil(found, how)
@@ -162,7 +163,7 @@ def _spoil(path: Path, how: str) -> None:
 def test_a_state_that_cannot_be_read_is_told_and_kept(text: str, play: Stage) -> None:
     """Never an overwrite, never a crash: load shows everything; the prompt works or is an error that names the file."""
     session, _ = made(play)
-    (path,) = play.home.rglob("memory.json")
+    (path,) = below(play.home, "memory.json")
     path.write_text(text)
     client = play.start()
     client.load(session, play.cwd)
@@ -205,7 +206,7 @@ def test_a_blob_that_is_gone_costs_that_payload(play: Stage) -> None:
     session = client.new(play.cwd)
     client.prompt(session, "say before\nimage 100000\nsay behind")
     play.finish(client)
-    for blob in play.home.rglob("*.blobs/*"):
+    for blob in below(play.home, "*.blobs/*"):
         blob.unlink()
     client = play.start()
     client.load(session, play.cwd)
@@ -220,7 +221,7 @@ def test_a_blob_that_is_gone_costs_that_payload(play: Stage) -> None:
 def test_the_whole_catalog_folder_gone_costs_nothing(play: Stage) -> None:
     """Sessions are found again by their logs."""
     session, _ = made(play)
-    for folder in list(play.home.rglob("*.acpd")) + list(play.home.rglob(".acpd")):
+    for folder in below(play.home, "*.acpd") + below(play.home, ".acpd"):
         shutil.rmtree(folder, ignore_errors=True)
     client = play.start("--no-list")
     assert [session] == [row["sessionId"] for row in client.call("session/list", {})["sessions"]]

@@ -15,6 +15,7 @@ from typing import Any
 from tests.cli.acpd import run
 from tests.support import commands, proc, store
 from tests.support.client import Client
+from tests.support.walk import contents
 
 Json = dict[str, Any]
 SESSIONS = 12
@@ -104,8 +105,8 @@ def check(home: Path, backend: str, turns: dict[str, int]) -> None:
     rows = {row["id"]: row for row in json.loads(run(home, "ls", "--all", "--limit", "0", "--json", env=env).out)}
     assert set(turns) == set(rows)
     listed: Json = {}
-    for path in home.rglob("sessions.json"):
-        listed |= json.loads(path.read_bytes())["sessions"]
+    for raw in contents(home, "sessions.json").values():
+        listed |= json.loads(raw)["sessions"]
     entries = {session: [one for one in log.entries if "parentId" in one] for session, log in logs.items()}
     wanted = {session: (rows[session]["messages"], found[-1]["id"]) for session, found in entries.items()}
     said = {session: (each["messageCount"], each["leaf"]) for session, each in listed.items()}

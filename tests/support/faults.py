@@ -9,6 +9,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.walk import sizes
+
 
 class Disk:
     """A place for a store whose space can be taken away and given back.
@@ -62,7 +64,7 @@ def bound_by_rights(command: list[str]) -> list[str]:
 
 def log_bytes(home: Path) -> int:
     """Bytes of all logs below this folder."""
-    return sum(path.stat().st_size for path in home.rglob("*.log.jsonl"))
+    return sum(sizes(home, "*.log.jsonl").values())
 
 
 def not_executable(path: Path) -> Path:

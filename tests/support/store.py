@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tests.support.walk import contents
+
 Json = dict[str, Any]
 
 
@@ -49,7 +51,11 @@ def read(path: Path, *, torn: bool = False) -> Log:
 
     `torn`: the process that wrote it was killed and nobody has mended it yet, so a torn end is left out.
     """
-    raw = path.read_bytes()
+    return parsed(path, path.read_bytes(), torn=torn)
+
+
+def parsed(path: Path, raw: bytes, *, torn: bool = False) -> Log:
+    """As `read`, of what stands in the file."""
     assert torn or raw.endswith(b"\n"), f"{path}: torn end {raw[-80:]!r}"
     lines = raw.split(b"\n")[:-1]
     values = [json.loads(line) for line in lines]
@@ -59,7 +65,7 @@ def read(path: Path, *, torn: bool = False) -> Log:
 
 def logs(home: Path, *, torn: bool = False) -> dict[str, Log]:
     """Every log below this folder, by session id."""
-    found = [read(path, torn=torn) for path in sorted(home.rglob("*.log.jsonl"))]
+    found = [parsed(path, raw, torn=torn) for path, raw in contents(home, "*.log.jsonl").items()]
     return {log.id: log for log in found}
 
 
