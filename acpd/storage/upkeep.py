@@ -50,6 +50,7 @@ KINDS: dict[str, Kind] = {
         "damage", "the file is empty: acpd was killed before the first write, or the file system lost it", _COPY, log=True
     ),
     "header-missing": Kind("damage", "the first line is no header: it can be read, not gone on with", _COPY, log=True),
+    "other-id": Kind("damage", "the header names another session; the name of the file counts", _COPY, log=True),
     NEWER: Kind("damage", "a newer acpd wrote it: it is read, and nothing of it is judged or changed", "update acpd"),
     "seq": Kind("damage", "the numbers of the lines do not rise by one: lines were lost, or stand twice", _COPY, log=True),
     "missing-blob": Kind("damage", "a big text or image is gone; words stand in its place", "put the file back from a backup"),

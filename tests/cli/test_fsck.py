@@ -30,6 +30,9 @@ Json = dict[str, Any]
 NOTES = {kind for kind, each in KINDS.items() if each.weight == "note"}
 
 
+_IN_HEADER = re.compile(rb'("type":"session","version":\d+,"id":")[^"]*')
+
+
 class Told:
     """What commands said."""
 
@@ -63,7 +66,8 @@ def corpus(tmp_path: Path) -> Path:
     for case in CASES:
         log = log_of(tmp_path, case)
         log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_bytes(convert((TREES / f"{case}.jsonl").read_bytes()))
+        lines = convert((TREES / f"{case}.jsonl").read_bytes())
+        log.write_bytes(_IN_HEADER.sub(rb"\1case-%b" % case.encode(), lines, count=1))
     return tmp_path
 
 
@@ -176,6 +180,24 @@ def test_lines_that_stand_twice_are_taken_out(tmp_path: Path) -> None:
     assert whole == log.read_bytes()
     assert [] == [each for each in told.fsck()[1] if each["weight"] != "note"]
     assert 1 == len(json.loads(told("search", "hello", "--all", "--json").out))
+
+
+def test_a_log_under_another_name(tmp_path: Path) -> None:
+    """Its header names another session: told with the line; the file's name is the session's, and a repaired copy says so."""
+    told = Told(tmp_path)
+    Shelf(tmp_path).add("s1", conversation())
+    log = below(tmp_path, "s1.log.jsonl")[0]
+    copy = log.with_name("s2.log.jsonl")
+    copy.write_bytes(log.read_bytes())
+    code, out, _ = told("fsck", "s2")
+    assert 1 == code
+    assert out.startswith(f"{copy}:1: other-id (s1): the header names another session")
+    assert "acpd fsck --repair s2 writes a copy" in out
+    assert "session s2\n" in told("show", "s2").out
+    assert 0 == told("fsck", "--repair", "s2").code
+    assert log.read_bytes() == copy.with_name("s2.log.jsonl.damaged-1").read_bytes()
+    assert log.read_bytes().replace(b'"id":"s1"', b'"id":"s2"', 1) == copy.read_bytes()
+    assert (0, []) == (told("fsck").code, [each for each in told.fsck()[1] if each["weight"] != "note"])
 
 
 def test_a_session_that_is_open_is_not_repaired(tmp_path: Path) -> None:
