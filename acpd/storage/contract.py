@@ -25,7 +25,7 @@ from acpd.wire.lines import Header, Stored
 
 if TYPE_CHECKING:
     from acpd.storage.finding import Batch, Find, Hits  # of no use to a start
-    from acpd.storage.upkeep import Upkeep
+    from acpd.storage.upkeep import Found, Upkeep
 
 
 class Key(Struct, frozen=True):
@@ -285,6 +285,16 @@ class Catalog(ABC):
 
         Returns how many. `progress` is called with how many of how many were read.
         """
+
+    async def faults(self) -> list[Found]:
+        """What is wrong with the catalog in itself, whatever its rows say, for `acpd fsck`. Reads all of it; changes nothing.
+
+        Raises StoreError.
+        """
+        return []
+
+    async def renew(self) -> None:
+        """Give up what has a fault of weight "behind": whoever next opens the catalog makes that anew. Raises StoreError."""
 
     @abstractmethod
     async def close(self) -> None:

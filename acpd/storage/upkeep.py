@@ -68,6 +68,15 @@ KINDS: dict[str, Kind] = {
     "row-alone": Kind(
         "behind", "the catalog lists a session that has no log", "acpd fsck --repair drops it; or put the log back"
     ),
+    "catalog": Kind(
+        "behind", "the catalog's file is damaged; it is only a cache", "acpd fsck --repair makes it anew of the logs"
+    ),
+    "search-index": Kind(
+        "behind",
+        "the search index is not in order in itself",
+        "acpd fsck --repair empties it; it is filled again from the logs",
+    ),
+    "database": Kind("damage", "the file of the states and the catalog is damaged", "put it back from a backup"),
     "two-records": Kind("note", "several records on one line; all are read", "nothing to do"),
     "second-root": Kind("note", "an entry without a parent that is not the first: a tree of its own", "nothing to do"),
     "no-log": Kind("note", "files of a session that has no log", "put the log back from a backup, or remove them"),

@@ -171,8 +171,12 @@ def current(db: Connection) -> bool:
 
 def renew(db: Connection) -> None:
     """Empty an index that was made by other rules, or by none: everything is then read again."""
-    if current(db):
-        return
+    if not current(db):
+        empty(db)
+
+
+def empty(db: Connection) -> None:
+    """Every session is then behind, and read again."""
     execute(db, "INSERT INTO search(search) VALUES ('delete-all')")
     execute(db, "DELETE FROM document")
     execute(db, "DELETE FROM document_text")

@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import re
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -268,3 +270,80 @@ def test_the_catalog_is_checked(tmp_path: Path) -> None:
     assert [("behind", "Later"), ("missing", "About hello")] == [
         (row["id"], row["title"]) for row in json.loads(told("ls", "--all", "--json").out)
     ]
+
+
+def database(home: Path, name: str = "catalog.db") -> sqlite3.Connection:
+    (path,) = below(home, name)
+    return sqlite3.connect(path, isolation_level=None)
+
+
+def spoil_page(home: Path, tree: str, name: str = "catalog.db") -> Path:
+    """Overwrite the first page of a table or index of the catalog. The file."""
+    with closing(database(home, name)) as db:
+        ((page,),) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (tree,))
+        ((size,),) = db.execute("PRAGMA page_size")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    (path,) = below(home, name)
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xaa" * size)
+    return path
+
+
+def listed(told: Told) -> tuple[list[str], int]:
+    """The sessions, and how many hits a word has."""
+    rows, hits = told.many(["ls", "--all", "--json"], ["search", "hello", "--all", "--json"])
+    return [row["id"] for row in json.loads(rows.out)], len(json.loads(hits.out))
+
+
+def test_a_damaged_catalog_is_found_and_made_anew(tmp_path: Path) -> None:
+    """Damaged pages are told, and the logs checked all the same; a repair puts the file aside and makes it of the logs."""
+    told = Told(tmp_path)
+    shelf = Shelf(tmp_path)
+    for name in ("s1", "s2"):
+        shelf.add(name, conversation())
+    before = listed(told)
+    assert (["s1", "s2"], 1) == (sorted(before[0]), before[1]), "what two sessions share is found once"
+    path = spoil_page(tmp_path, "by_time")
+    code, out, err = told("fsck")
+    assert (1, ["catalog"], "") == (code, kinds(out), err)
+    assert out.startswith(f"{path}: catalog (")
+    assert "it is only a cache; acpd fsck --repair makes it anew of the logs" in out
+    assert "2 sessions: 1 finding, 0 notes\n" in out
+    assert [] == below(tmp_path, "catalog.db.unreadable-*"), "nothing is changed without --repair"
+    code, out, _ = told("fsck", "--repair")
+    assert (0, ["catalog", "kept"]) == (code, kinds(out))
+    assert "2 sessions: 0 findings, 1 note, 1 repaired\n" in out
+    assert (0, before) == (told("fsck").code, listed(told))
+
+
+def test_a_damaged_search_index_is_found_and_filled_again(tmp_path: Path) -> None:
+    """Words that the index cannot read, and texts that are gone from beside it, are told; after a repair all is found again."""
+    told = Told(tmp_path)
+    Shelf(tmp_path).add("s1", conversation())
+    before = listed(told)
+    for damage, said in (
+        ("UPDATE search_data SET block = zeroblob(length(block)) WHERE id > 10", "malformed"),
+        ("DELETE FROM document_text WHERE id = (SELECT min(id) FROM document_text)", "1 documents without their text"),
+    ):
+        with closing(database(tmp_path)) as db:
+            db.execute(damage)
+        code, out, _ = told("fsck")
+        assert (1, ["search-index"]) == (code, kinds(out))
+        assert said in out
+        code, out, _ = told("fsck", "--repair")
+        assert (0, ["search-index"]) == (code, kinds(out))
+        assert (0, before) == (told("fsck").code, listed(told))
+
+
+def test_a_damaged_database_of_states_is_kept(tmp_path: Path) -> None:
+    """The file of the sqlite backend is no cache: what is wrong with it is told, a repair of the rest leaves it as it is."""
+    shelf = Shelf(tmp_path, "sqlite")
+    shelf.add("s1", conversation())
+    assert 0 == shelf.run("fsck").code
+    path = spoil_page(tmp_path, "by_time", "store.db")
+    before = path.read_bytes()
+    for ran in (shelf.run("fsck"), shelf.run("fsck", "--repair")):
+        assert (1, ["database"]) == (ran.code, kinds(ran.out))
+        assert "damaged; put it back from a backup" in ran.out
+    assert before == path.read_bytes()
