@@ -11,6 +11,7 @@ from acpd.errors import StoreError
 from acpd.needs import Store
 from acpd.storage.contract import Journal, Key
 from acpd.storage.rows import row_of
+from acpd.upkeep import mark_open
 from acpd.wire.ids import Clock, Ids
 from acpd.wire.lines import Header, encode, fact
 
@@ -63,6 +64,7 @@ async def move_session(store: Store, key: Key, move: Move, now: str | None) -> N
     try:
         journal = await store.journals.open(key)
         try:
+            await mark_open(store, key)
             await _tell(journal, move, now)
         except StoreError:
             await journal.discard()
