@@ -76,7 +76,7 @@ async def fsck(call: Call) -> int:
             keys = [key async for key in store.journals.scan(call.config.user)]
             chosen = keys if prefix is None else [_chosen(keys, prefix)]
             known = {row.id for row in await store.catalog.find("", limit=1 << 40)}
-            progress = output.Progress("{} of {} sessions checked")
+            progress = output.Progress("checking sessions")
             for number, key in enumerate(sorted(chosen, key=lambda key: key.session)):
                 progress.tell(number, len(chosen))
                 await _check(store, key, told, listed=bool(known), repair=call.values.repair)

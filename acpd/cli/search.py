@@ -49,7 +49,7 @@ async def search(call: Call) -> None:
 
 async def _catch_up(call: Call, store: Store) -> None:
     """Where the store may only be read, what is known has to do."""
-    progress = output.Progress("reading sessions for the search: {} done")
+    progress = output.Progress("reading sessions for the search")
     try:
         await catch_up_all(store, call.config.user, progress.tell, gently=False)
     except StoreError as error:

@@ -51,7 +51,7 @@ async def close(store: Store) -> None:
 
 async def _bring_up_to_date(store: Store, *, recover: bool) -> StoreError | None:
     """The error, where the catalog cannot be read or written."""
-    progress = output.Progress("making the list of sessions: {} of {} read")
+    progress = output.Progress("reading logs")
     try:
         if recover:
             await store.catalog.recover(store.journals, progress.tell)
