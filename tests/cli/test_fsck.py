@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -24,7 +25,7 @@ from acpd_backends.leases import FlockLease
 from acpd_backends.names import Layout
 from tests.cli import acpd
 from tests.cli.test_stored import Shelf, conversation
-from tests.storage.test_corpus_trees import CASES, NOT_OF_THE_TREE, TREES, convert, expected
+from tests.storage.test_corpus_trees import CASES, NOT_OF_THE_TREE, TREES, convert, expected, made, size_of
 from tests.storage.test_corpus_trees import KINDS as SHOWN
 from tests.support.walk import below
 
@@ -117,6 +118,29 @@ def test_the_corpus_is_shown(corpus: Path) -> None:
         path = [line["id"] for line in lines if line["type"] != "gap"]
         assert path in ([name.replace("#1", "") for name in want["path"]], want.get("also_ok", {}).get("path")), case
         assert bool(set(want["warn"]) - NOT_OF_THE_TREE) == ("damage: " in text.out), case
+
+
+SMALL = {"chain": 500, "fan": 500, "cycle": 500, "branches": 50, "torn": 500, "dup": 500, "long-line": 1 << 20, "images": 4}
+"""Kinds of tree that the corpus makes instead of keeping them: how many entries, bytes, or branches of ten."""
+WRONG = {"torn": {"torn-tail": 1}, "cycle": {"cycle": 1}, "dup": {"duplicate-id": 490}}
+
+
+def test_made_trees(tmp_path: Path) -> None:
+    """Of each kind fsck finds what is wrong and nothing else, and `acpd show` gives the path to its leaf."""
+    told = Told(tmp_path)
+    for kind, count in SMALL.items():
+        log = log_of(tmp_path, kind)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_bytes(_IN_HEADER.sub(rb"\1case-%b" % kind.encode(), made(kind, count, tmp_path), count=1))
+    code, found = told.fsck()
+    kinds = {kind: Counter(each["kind"] for each in found if each["session"] == f"case-{kind}") for kind in SMALL}
+    assert (1, WRONG) == (code, {kind: dict(each) for kind, each in kinds.items() if each})
+    shows = told.many(*(["show", f"case-{kind}", "--json"] for kind in SMALL))
+    for (kind, count), ran in zip(SMALL.items(), shows, strict=True):
+        lines = [json.loads(line) for line in ran.out.split("\n")[:-1]]
+        path = [line["id"] for line in lines if line["type"] != "gap"]
+        assert (0, "", size_of(kind, count)[1]) == (ran.code, ran.err, len(path)), kind
+        assert (kind == "cycle") == (len(lines) > len(path))
 
 
 def test_the_corpus_repaired(corpus: Path) -> None:
