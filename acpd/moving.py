@@ -7,11 +7,11 @@ import os
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
+from acpd.care import mark_open
 from acpd.errors import StoreError
 from acpd.needs import Store
 from acpd.storage.contract import Journal, Key
 from acpd.storage.rows import row_of
-from acpd.upkeep import mark_open
 from acpd.wire.ids import Clock, Ids
 from acpd.wire.lines import Header, encode, fact
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+from acpd.care import Report, look, mend, rows_without_log
 from acpd.cli import output
 from acpd.cli.call import Call
 from acpd.cli.store import close, exists, opened
@@ -12,7 +13,6 @@ from acpd.needs import Store
 from acpd.storage.contract import Key
 from acpd.storage.upkeep import KINDS, Found
 from acpd.stores import open_store
-from acpd.upkeep import Report, look, mend, rows_without_log
 
 FOUND = 1
 

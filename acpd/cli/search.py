@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from acpd.needs import Store
-    from acpd.storage.finding import Find, Hit
+    from acpd.storage.hits import Find, Hit
 
 ALL = 1_000_000
 _AGO = re.compile(r"(\d{1,6})([mhdw])")
@@ -59,7 +59,7 @@ async def _catch_up(call: Call, store: Store) -> None:
 
 
 def _find(call: Call) -> Find:
-    from acpd.storage.finding import Find
+    from acpd.storage.hits import Find
     from acpd.storage.queries import parse
 
     values = call.values

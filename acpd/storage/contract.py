@@ -24,7 +24,7 @@ from acpd.storage.tree import SessionTree
 from acpd.wire.lines import Header, Stored
 
 if TYPE_CHECKING:
-    from acpd.storage.finding import Batch, Find, Hits  # of no use to a start
+    from acpd.storage.hits import Batch, Find, Hits  # of no use to a start
     from acpd.storage.upkeep import Found, Upkeep
 
 

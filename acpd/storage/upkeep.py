@@ -1,4 +1,4 @@
-"""What can be wrong with a stored session, what it means, and what to do: for `acpd fsck`. Pure but for the contract.
+"""What can be wrong with a stored session, what it means, what to do, and the contract of who does it: `acpd fsck`. Pure.
 
 `KINDS` names every finding there is. Its weight says what it costs: "damage" has cost something, or will; "behind" is a
 cache that says less or else than the log, and is made anew; "note" costs nothing.

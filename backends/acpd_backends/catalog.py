@@ -16,7 +16,7 @@ from acpd_backends.sqlite import BEHIND, RULES, Database, execute, query, rules
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-    from acpd.storage.finding import Batch, Find, Hits
+    from acpd.storage.hits import Batch, Find, Hits
     from acpd.storage.upkeep import Found
     from acpd_backends.search import Prepared
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from acpd.care import garbage, mend, older_than, remove_garbage, remove_old, take_and_remove
 from acpd.moving import Move, move_session, moving
 from acpd.storage.contract import Key
-from acpd.upkeep import garbage, mend, older_than, remove_garbage, remove_old, take_and_remove
 from acpd_backends.files import FILES, Files
 from acpd_backends.migration import Migration
 from tests.crash.disk import Mark

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from acpd.indexing import catch_up_all, searchable
 from acpd.needs import Store
-from acpd.storage.finding import Find, Hit
+from acpd.storage.hits import Find, Hit
 from acpd.storage.queries import parse
 from tests.crash.scene import readable
 from tests.support.store import Json
