@@ -1,6 +1,6 @@
 """Bringing the search index up to the logs: after a turn, in the background of a start, before `acpd search` answers.
 
-A log is read from where its session is settled (acpd.storage.finding.Batch), in windows, without a lease; what it says goes
+A log is read from where its session is settled (acpd.storage.hits.Batch), in windows, without a lease; what it says goes
 into the catalog in small transactions. Nobody waits for it, and whoever else does the same at the same time does no harm.
 """
 
@@ -17,7 +17,7 @@ from acpd.storage.contract import After, Key, Row, SearchCatalog
 
 if TYPE_CHECKING:
     from acpd.storage.documents import Documents, Part
-    from acpd.storage.finding import Batch, Document
+    from acpd.storage.hits import Batch, Document
 
 DOCUMENTS, TEXT = 32, 64 * 1024
 """Documents and characters from which on a batch is full: some milliseconds in one transaction."""
@@ -99,7 +99,7 @@ class _Filling:
         return self._take(documents.seen, documents.settled)
 
     def _take(self, until: int, settled: int) -> Batch:
-        from acpd.storage.finding import Batch
+        from acpd.storage.hits import Batch
 
         batch = Batch(self._after, until, settled, self._documents)
         self._after, self._documents, self._size = settled, [], 0

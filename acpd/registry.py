@@ -385,7 +385,7 @@ class Registry:
                 return
             if before is not None:
                 await before(row.agent, row.inner)
-            from acpd.upkeep import remove  # of no use to a start
+            from acpd.care import remove  # of no use to a start
 
             await remove(self.store, key, row)
             await self._remove_row(session_id)

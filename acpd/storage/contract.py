@@ -24,8 +24,8 @@ from acpd.storage.tree import SessionTree
 from acpd.wire.lines import Header, Stored
 
 if TYPE_CHECKING:
-    from acpd.storage.finding import Batch, Find, Hits  # of no use to a start
-    from acpd.storage.upkeep import Upkeep
+    from acpd.storage.hits import Batch, Find, Hits  # of no use to a start
+    from acpd.storage.upkeep import Found, Upkeep
 
 
 class Key(Struct, frozen=True):
@@ -299,6 +299,16 @@ class Catalog(ABC):
         `rest`: after each piece of work, so many times as long as it took.
         """
         return 0
+
+    async def faults(self) -> list[Found]:
+        """What is wrong with the catalog in itself, whatever its rows say, for `acpd fsck`. Reads all of it; changes nothing.
+
+        Raises StoreError.
+        """
+        return []
+
+    async def renew(self) -> None:
+        """Give up what has a fault of weight "behind": whoever next opens the catalog makes that anew. Raises StoreError."""
 
     @abstractmethod
     async def close(self) -> None:

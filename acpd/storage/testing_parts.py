@@ -76,7 +76,9 @@ class JournalsConformance(Store):
         async with self.opened(tmp_path) as store:
             journals = part(store.journals)
             journal = await new_journal(journals, KEY, turns=1)
-            for seq, body in enumerate((b',"cwd":"/x","folder":""', b',"cwd":"/new","folder":"/real"', b',"title":"t"'), 2):
+            there = b',"cwd":"/new","folder":"/real","additionalDirectories":["/new/d"]'
+            moves = (b',"cwd":"/x","folder":"","additionalDirectories":["/x/d"]', there, b',"title":"t"')
+            for seq, body in enumerate(moves, 2):
                 journal.append(fact("info", f"f{seq}", seq, "2026-01-01T00:00:00.000Z", body))
             journal.flush()
             await journal.close()
@@ -85,6 +87,7 @@ class JournalsConformance(Store):
             journal = await journals.open(KEY)
             for header in (journal.header, (await journals.peek(KEY))[0]):
                 assert ("/new", "/real", KEY.session) == (header.cwd, header.folder, header.id)
+                assert header.additionalDirectories == ("/new/d",)
             await journal.close()
 
     async def test_there_is_one_log_of_a_session(self, tmp_path: Path) -> None:

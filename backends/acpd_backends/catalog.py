@@ -17,7 +17,8 @@ from acpd_backends.sqlite import RULES, Database, execute, query, rules
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-    from acpd.storage.finding import Batch, Find, Hits
+    from acpd.storage.hits import Batch, Find, Hits
+    from acpd.storage.upkeep import Found
     from acpd_backends.search import Prepared
 
 COLUMNS = (
@@ -248,6 +249,22 @@ class SqliteCatalog(SearchCatalog):
 
         return piece
 
+    async def faults(self) -> list[Found]:
+        from acpd.storage.upkeep import Found
+
+        path = str(self._database.path)
+        if said := await self._database.read(_page_fault):
+            return [Found(kind="catalog" if self._database.rebuildable else "database", path=path, detail=said)]
+        said = await self._database.write(_index_fault)
+        return [Found(kind="search-index", path=path, detail=said)] if said else []
+
+    async def renew(self) -> None:
+        """Whatever is wrong. A file with damaged pages that is no cache stays as it is."""
+        if not await self._database.read(_page_fault):
+            await self._database.write(_empty)
+        elif self._database.rebuildable:
+            await self._database.give_up()
+
     async def _without_row(self, journals: Journals, sessions: set[str]) -> list[Key]:
         """Logs that were put back, or whose maker was killed; not those whose maker is about to put the row."""
         found = [key async for key in journals.scan(self._user) if key.session in sessions]
@@ -393,6 +410,24 @@ def _renew(db: Connection) -> None:
     from acpd_backends import search
 
     search.renew(db)
+
+
+def _empty(db: Connection) -> None:
+    from acpd_backends import search
+
+    search.empty(db)
+
+
+def _page_fault(db: Connection) -> str:
+    from acpd_backends import soundness
+
+    return soundness.page_fault(db)
+
+
+def _index_fault(db: Connection) -> str:
+    from acpd_backends import soundness
+
+    return soundness.index_fault(db)
 
 
 def _forget(db: Connection, session_id: str) -> bool:

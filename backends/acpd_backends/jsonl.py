@@ -54,7 +54,7 @@ class JsonlJournals(Journals):
 
     @property
     def upkeep(self) -> Upkeep:
-        from acpd_backends.upkeep import JsonlUpkeep  # for a few commands only
+        from acpd_backends.logcare import JsonlUpkeep  # for a few commands only
 
         return JsonlUpkeep(self)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from acpd.storage.contract import Row
-from acpd.storage.finding import Batch, Document, Find, Hit, Hits
+from acpd.storage.hits import Batch, Document, Find, Hit, Hits
 from acpd.storage.queries import Query, Scope, Term
 from acpd_backends import snippets, tokens
 from acpd_backends.sqlite import RULES, execute, query, rules
@@ -26,7 +26,7 @@ from acpd_backends.sqlite import RULES, execute, query, rules
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-SCOPES: tuple[Scope, ...] = ("answer", "prompt", "thought", "tool")
+NUMBERED: tuple[Scope, ...] = ("answer", "prompt", "thought", "tool")
 """By their number in `document`."""
 
 SLOTS = 4
@@ -72,7 +72,7 @@ class Prepared(NamedTuple):
 Terms = list[tuple[snippets.Wanted, Scope | None]]
 
 
-class Found(NamedTuple):
+class Match(NamedTuple):
     """A document that matched, not yet looked at."""
 
     id: int
@@ -130,7 +130,7 @@ def _put(db: Connection, session: int, document: Document, columns: tuple[str, s
     """The document's number: the first free one of its time, and behind its session's last."""
     at = milliseconds(document.at)
     number = _free(db, max(slot(at), least))
-    execute(db, _PUT, number, session, SCOPES.index(document.scope), document.seq, document.entry, at)
+    execute(db, _PUT, number, session, NUMBERED.index(document.scope), document.seq, document.entry, at)
     execute(db, _PUT_TEXT, number, document.text, document.paths)
     execute(db, _PUT_TOKENS, number, *columns)
     return number
@@ -172,8 +172,12 @@ def current(db: Connection) -> bool:
 
 def renew(db: Connection) -> None:
     """Empty an index that was made by other rules, or by none: everything is then read again."""
-    if current(db):
-        return
+    if not current(db):
+        empty(db)
+
+
+def empty(db: Connection) -> None:
+    """Every session is then behind, and read again."""
     execute(db, "INSERT INTO search(search) VALUES ('delete-all')")
     execute(db, "DELETE FROM document")
     execute(db, "DELETE FROM document_text")
@@ -243,13 +247,13 @@ class _Pick:
     """The first `limit` that are worth showing: each entry once, not too many of one session."""
 
     def __init__(self, find: Find) -> None:
-        self.found: list[Found] = []
+        self.found: list[Match] = []
         self.more = False
         self._limit, self._each = find.limit, find.each
         self._entries: set[tuple[str, int]] = set()
         self._counts: dict[int, int] = {}
 
-    def add(self, found: Found) -> bool:
+    def add(self, found: Match) -> bool:
         """Whether it is shown."""
         if (found.entry, found.at) in self._entries:  # of a fork and of its source
             return False
@@ -277,7 +281,7 @@ def _search(db: Connection, find: Find, row_of: Callable[[int], Row | None]) -> 
     sql, values = _matching(find)
     if not sql:
         return Hits([], more=False, complete=complete)
-    rows = (Found(row[0], row[1], SCOPES[row[2]], *row[3:]) for row in execute(db, sql, *values))
+    rows = (Match(row[0], row[1], NUMBERED[row[2]], *row[3:]) for row in execute(db, sql, *values))
     terms: Terms = [(snippets.wanted(term), term.scope) for term in find.query.wanted]
     pick = _Pick(find)
     looks: dict[int, snippets.Look] = {}
@@ -297,7 +301,7 @@ def _search(db: Connection, find: Find, row_of: Callable[[int], Row | None]) -> 
     return Hits(hits, pick.more, complete)
 
 
-def _ranked(db: Connection, rows: Iterator[Found], terms: Terms, pick: _Pick) -> dict[int, snippets.Look]:
+def _ranked(db: Connection, rows: Iterator[Match], terms: Terms, pick: _Pick) -> dict[int, snippets.Look]:
     """Pick the best of the newest matches: the likely ones at a glance, those by a closer look."""
     matched = [found for _, found in zip(range(RANKED + 1), rows, strict=False)]
     likely = [(snippets.glance(_text(db, found)[0], terms), found) for found in matched[:RANKED]]
@@ -312,7 +316,7 @@ def _ranked(db: Connection, rows: Iterator[Found], terms: Terms, pick: _Pick) ->
     return looks
 
 
-def _hit(row: Row, found: Found, looked: snippets.Look) -> Hit:
+def _hit(row: Row, found: Match, looked: snippets.Look) -> Hit:
     scope: Scope = "path" if looked.path else found.scope
     at = time_of(found.at)
     return Hit(row=row, entry=found.entry, seq=found.seq, at=at, scope=scope, snippet=snippets.snippet(looked))
@@ -354,12 +358,12 @@ def _matching(find: Find) -> tuple[str, list[object]]:
 def _in_scopes(where: _Where, asked: Query) -> None:
     for term in asked.wanted:
         if term.scope not in {None, "path"}:
-            where.add("document.scope = {0}", SCOPES.index(term.scope))
+            where.add("document.scope = {0}", NUMBERED.index(term.scope))
     for term in asked.unwanted:
         if term.scope not in {None, "path"} and (text := _term(term)):
-            where.add(_UNWANTED, SCOPES.index(term.scope), text)
+            where.add(_UNWANTED, NUMBERED.index(term.scope), text)
 
 
-def _text(db: Connection, found: Found) -> tuple[str, str]:
+def _text(db: Connection, found: Match) -> tuple[str, str]:
     ((text, paths),) = query(db, _TEXT, found.id)
     return text, paths

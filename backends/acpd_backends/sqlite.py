@@ -237,6 +237,15 @@ class Database:
         self._submit(_Job(Mode.READ, work, settle))
         return answer.result()
 
+    @property
+    def rebuildable(self) -> bool:
+        return self._rebuildable
+
+    async def give_up(self) -> None:
+        """Of a cache that was opened: its file is put aside when this is closed. The next one to open it makes it anew."""
+        with suppress(FileNotFoundError):
+            self._spoiled = await asyncio.to_thread(_identity, self.path)
+
     async def close(self) -> None:
         """What was asked for is done; when every holder has called this, the file is closed. Cancelling stops the waiting."""
         self._holders -= 1
@@ -357,7 +366,7 @@ class Database:
     def _named(self, operation: str, error: BaseException) -> BaseException:
         if not isinstance(error, _errors()):
             return error
-        if _code(error) in {_CORRUPT, _NOT_A_DATABASE}:
+        if is_damage(error):
             with suppress(OSError):
                 self._spoiled = _identity(self.path)
         return store_error(operation, self.path, error)
@@ -387,7 +396,7 @@ class Database:
             try:
                 return self._connect()
             except _errors() as error:
-                if _code(error) not in {_CORRUPT, _NOT_A_DATABASE}:
+                if not is_damage(error):
                     raise store_error("open", self.path, error) from error
             if not self._rebuildable:
                 raise self._kept()
@@ -480,9 +489,14 @@ def _code(error: BaseException) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
+def is_damage(error: BaseException) -> bool:
+    """Whether SQLite says that the file is none of its own, or damaged."""
+    return _code(error) in {_CORRUPT, _NOT_A_DATABASE}
+
+
 def store_error(operation: str, path: Path, error: BaseException) -> StoreError:
     code = _code(error)
     hint = _HINTS.get(code, "")
-    if code in {_CORRUPT, _NOT_A_DATABASE}:
+    if is_damage(error):
         hint = "stop acpd and start it again; if that does not help, restore the file from a backup"
     return StoreError(operation, str(path), cause=str(error), hint=hint, retryable=code in {5, 6, 10, _FULL})

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from acpd.errors import QueryError
 from acpd.storage.contract import Row
-from acpd.storage.finding import Batch, Document, Find
+from acpd.storage.hits import Batch, Document, Find
 from acpd.storage.queries import LONGEST, parse
 from acpd_backends import catalog, search, tokens
 from acpd_backends.sqlite import execute, query

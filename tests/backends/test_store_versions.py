@@ -11,7 +11,7 @@ import pytest
 from acpd.indexing import catch_up_all
 from acpd.needs import Store
 from acpd.storage.contract import Key, SearchCatalog
-from acpd.storage.finding import Find
+from acpd.storage.hits import Find
 from acpd.storage.queries import parse
 from acpd_backends.sqlite import _STEPS, VERSION
 from acpd_backends.stores import open_store

@@ -15,7 +15,7 @@ from acpd.errors import RequestError, StoreError
 from acpd.indexing import catch_up, catch_up_all
 from acpd.needs import Store
 from acpd.storage.contract import Catalog, Journals, Key, Row, SearchCatalog
-from acpd.storage.finding import Batch, Find, Hit
+from acpd.storage.hits import Batch, Find, Hit
 from acpd.storage.queries import parse
 from acpd.wire.lines import Header, Stored
 from tests.agents.house import House
