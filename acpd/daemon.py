@@ -19,7 +19,7 @@ from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import Restorer
 from acpd.config import AgentChoice, Config, Paths
 from acpd.errors import AcpdError
-from acpd.indexing import catch_up_all
+from acpd.indexing import REST, catch_up_all
 from acpd.logger import Logger, Noise
 from acpd.needs import Settings, Store
 from acpd.registry import Registry
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from acpd.agents.link import Runtime
 
 _LINKS = "acpd_backends.links:LinkFolder"
+DELAY = 5.0
+"""Seconds after a start in which nothing is done that nobody waits for: an editor loads its sessions then."""
 UNPROMPTED_DAYS = 1
 """How long a session that nobody prompted is kept after its last client left."""
 STOP_SECONDS = 8.0
@@ -119,6 +121,7 @@ class Daemon:
         store = await asyncio.to_thread(open_store, replace(self.config, user=user))
         registry = Registry(store, Restorer(self.pool), self._settings, self.tasks, user)
         registry.complete.clear()
+        registry.compared = False
         self.tasks.spawn(self._recover(registry), name="recover")
         made = self._tenants[user] = Tenant(store, registry)
         return made
@@ -158,13 +161,19 @@ class Daemon:
         return 0
 
     async def _recover(self, registry: Registry) -> None:
-        """What an earlier acpd left: agents, rows of sessions that it had open, sessions that nobody ever used."""
+        """What an earlier acpd left: agents, rows of sessions that it had open.
+
+        Then, gently: what others did to the logs, sessions that nobody ever used, what cannot be searched yet.
+        """
         try:
             if self._leftovers is not None:
                 await asyncio.wait([self._leftovers])
-            await registry.store.catalog.recover(registry.store.journals)
+            await registry.store.catalog.mend(registry.store.journals)
         finally:
             registry.complete.set()
+        await asyncio.sleep(DELAY)
+        await registry.store.catalog.compare(registry.store.journals, rest=REST)
+        registry.compared = True
         day_ago = Clock(lambda: time.time_ns() - UNPROMPTED_DAYS * 86_400_000_000_000).now()
         await registry.forget_unprompted(day_ago)
         await catch_up_all(registry.store, registry.user, gently=True)

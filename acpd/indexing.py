@@ -1,6 +1,6 @@
 """Bringing the search index up to the logs: after a turn, in the background of a start, before `acpd search` answers.
 
-A log is read from where its session is settled (acpd.storage.finding.Batch), in windows, without a lease; what it says goes
+A log is read from where its session is settled (acpd.storage.hits.Batch), in windows, without a lease; what it says goes
 into the catalog in small transactions. Nobody waits for it, and whoever else does the same at the same time does no harm.
 """
 
@@ -17,13 +17,11 @@ from acpd.storage.contract import After, Key, Row, SearchCatalog
 
 if TYPE_CHECKING:
     from acpd.storage.documents import Documents, Part
-    from acpd.storage.finding import Batch, Document
+    from acpd.storage.hits import Batch, Document
 
 DOCUMENTS, TEXT = 32, 64 * 1024
 """Documents and characters from which on a batch is full: some milliseconds in one transaction."""
 PAGE = 100
-DELAY = 5.0
-"""Seconds after a start in which nothing is indexed: an editor loads its sessions then."""
 REST = 4
 """How many times as long as it worked the background rests."""
 
@@ -101,7 +99,7 @@ class _Filling:
         return self._take(documents.seen, documents.settled)
 
     def _take(self, until: int, settled: int) -> Batch:
-        from acpd.storage.finding import Batch
+        from acpd.storage.hits import Batch
 
         batch = Batch(self._after, until, settled, self._documents)
         self._after, self._documents, self._size = settled, [], 0
@@ -112,13 +110,10 @@ async def catch_up_all(store: Store, user: str | None, told: Callable[[int], Non
     """Every session that is behind, the newest first. A log that cannot be read stays behind.
 
     Raises StoreError where the catalog cannot be read or written: then no other log is worth the reading.
-    `told(n)`: n are done. `gently`: not in the first seconds of a start, and a fifth of the time, so that who is waited for
-    finds the machine free.
+    `told(n)`: n are done. `gently`: a fifth of the time, so that who is waited for finds the machine free.
     """
     if not isinstance(store.catalog, SearchCatalog):
         return
-    if gently:
-        await asyncio.sleep(DELAY)
     done = 0
     after: After | None = None
     while page := await store.catalog.behind(after=after, limit=PAGE):

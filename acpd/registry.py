@@ -49,6 +49,8 @@ class Registry:
         self.complete = asyncio.Event()
         """Set while the catalog knows every session; at a start it may have to be made anew first."""
         self.complete.set()
+        self.compared = True
+        """False while there may be logs that the catalog does not know."""
         self._ids = Ids()
         self._clock = Clock()
 
@@ -330,7 +332,15 @@ class Registry:
             if row is None and not self.complete.is_set():
                 cause = "the catalog is still being made anew; try again in a moment"
                 raise StoreError("find", f"session {session_id}", cause=cause, retryable=True)
-        return row
+        return await self._by_log(session_id) if row is None and not self.compared else row
+
+    async def _by_log(self, session_id: str) -> Row | None:
+        """What the log of a session without a row says, as it would be in the catalog. Raises StoreError."""
+        async for key in self.store.journals.scan(self.user):
+            if key.session == session_id:
+                async for part in self.store.journals.rows([key]):
+                    return part[0][1]
+        return None
 
     async def forget_unprompted(self, before: str) -> None:
         """Delete the sessions that nobody ever prompted and nobody has had open since."""
@@ -375,7 +385,7 @@ class Registry:
                 return
             if before is not None:
                 await before(row.agent, row.inner)
-            from acpd.upkeep import remove  # of no use to a start
+            from acpd.care import remove  # of no use to a start
 
             await remove(self.store, key, row)
             await self._remove_row(session_id)

@@ -16,7 +16,7 @@ from acpd.wire.envelope import encode
 
 if TYPE_CHECKING:
     from acpd.router import Connection
-    from acpd.storage.finding import Find, Hit
+    from acpd.storage.hits import Find, Hit
 
 
 async def search(connection: Connection, _identifier: bytes, params: Params) -> bytes:
@@ -24,8 +24,8 @@ async def search(connection: Connection, _identifier: bytes, params: Params) -> 
     said = messages.parse_search(params)
     catalog = searchable(connection.registry.store)
     folders = () if said.cwd is None else (await asyncio.to_thread(normal_folder, said.cwd),)
-    if "acpd.storage.finding" not in sys.modules:  # with the first search, not at the start
-        await asyncio.to_thread(importlib.import_module, "acpd.storage.finding")
+    if "acpd.storage.hits" not in sys.modules:  # with the first search, not at the start
+        await asyncio.to_thread(importlib.import_module, "acpd.storage.hits")
     find = _find(said, folders)
     await connection.registry.searchable()
     found = await catalog.search(find)
@@ -33,7 +33,7 @@ async def search(connection: Connection, _identifier: bytes, params: Params) -> 
 
 
 def _find(said: messages.Search, folders: tuple[str, ...]) -> Find:
-    from acpd.storage.finding import Find
+    from acpd.storage.hits import Find
     from acpd.storage.queries import parse
 
     try:

@@ -15,7 +15,8 @@ import pytest
 from acpd import daemon, stores
 from acpd.config import Config, Paths, Storage
 from acpd.errors import ConfigError, StoreError
-from acpd.storage.contract import Backend
+from acpd.indexing import REST
+from acpd.storage.contract import Backend, Journals
 from acpd_backends.stores import open_store as open_built_in
 from tests.agents.house import SETTINGS, House
 from tests.support import proc
@@ -224,3 +225,23 @@ daemon.serve_stdio(None, None, None)
     root = Path(__file__).resolve().parents[1]
     env = {**os.environ, "PYTHONPATH": str(root)}
     assert 3 == subprocess.run([sys.executable, "-c", script], check=False, timeout=20, cwd=root, env=env).returncode
+
+
+async def test_a_start_looks_for_logs_when_listings_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First what listings wait for; the names of all logs are compared after the first seconds, gently."""
+    told: list[object] = []
+    async with House(tmp_path) as house:
+        registry = house.registry
+        real = house.store.catalog.compare
+
+        async def compare(journals: Journals, /, *, rest: float = 0) -> int:
+            told.append((rest, registry.complete.is_set(), registry.compared))
+            return await real(journals)
+
+        monkeypatch.setattr(house.store.catalog, "compare", compare)
+        monkeypatch.setattr(daemon, "DELAY", 0)
+        registry.compared = False
+        registry.complete.clear()
+        await made(tmp_path)._recover(house.pool, registry)
+        assert [(REST, True, False)] == told
+        assert registry.compared

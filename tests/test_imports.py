@@ -59,7 +59,7 @@ def test_nothing_needless(imported: set[str]) -> None:
 
 def test_search_is_imported_by_who_searches(imported: set[str]) -> None:
     """Its modules come with the first turn that is saved, or the first request for them: a start has none of them."""
-    names = {"acpd.storage.documents", "acpd.storage.finding", "acpd.storage.queries"}
+    names = {"acpd.storage.documents", "acpd.storage.hits", "acpd.storage.queries"}
     assert set() == imported & (names | {f"acpd_backends.{name}" for name in ("search", "snippets", "tokens")})
 
 

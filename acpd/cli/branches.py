@@ -32,7 +32,7 @@ async def tree(call: Call) -> None:
             call.out.json(as_json(key, fold, found))
             return
         rows = shortened(stretches(found, fold.labels, await _notes(store, key)), len(found) if call.values.all else RUN)
-        for text in [*heading(header, fold), *lines(found, rows), "", *summary(found), *ending(fold)]:
+        for text in [*heading(key.session, header, fold), *lines(found, rows), "", *summary(found), *ending(fold)]:
             call.out.say(text)
 
 

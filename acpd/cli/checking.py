@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from acpd.care import Report, look, mend, rows_without_log
 from acpd.cli import output
 from acpd.cli.call import Call
-from acpd.cli.store import exists, opened
+from acpd.cli.store import close, exists, opened
 from acpd.errors import SessionBusy, SessionNotFound, StoreError
 from acpd.needs import Store
 from acpd.storage.contract import Key
 from acpd.storage.upkeep import KINDS, Found
-from acpd.upkeep import Report, look, mend, rows_without_log
+from acpd.stores import open_store
 
 FOUND = 1
 
@@ -67,11 +70,13 @@ async def fsck(call: Call) -> int:
     told = Told(call)
     prefix: str | None = call.values.id
     if exists(call.config):
-        async with opened(call.config, recover=False) as store:
+        sound = prefix is not None or await _catalog(call, told)
+        renewed = not sound and call.values.repair
+        async with opened(call.config, recover=renewed, catalog=sound or renewed) as store:
             keys = [key async for key in store.journals.scan(call.config.user)]
             chosen = keys if prefix is None else [_chosen(keys, prefix)]
             known = {row.id for row in await store.catalog.find("", limit=1 << 40)}
-            progress = output.Progress("{} of {} sessions checked")
+            progress = output.Progress("checking sessions")
             for number, key in enumerate(sorted(chosen, key=lambda key: key.session)):
                 progress.tell(number, len(chosen))
                 await _check(store, key, told, listed=bool(known), repair=call.values.repair)
@@ -81,6 +86,23 @@ async def fsck(call: Call) -> int:
     elif prefix is not None:
         raise SessionNotFound(prefix)
     return told.end()
+
+
+async def _catalog(call: Call, told: Told) -> bool:
+    """Whether the catalog is sound in itself; with `--repair` what was not is given up: the next to open it makes it anew."""
+    repair = call.values.repair
+    store = open_store(call.config)
+    try:
+        found: list[Found] = []
+        with contextlib.suppress(StoreError):  # it cannot be read or written at all: who opens it next says why
+            found = await store.catalog.faults()
+        if found and repair:
+            await store.catalog.renew()
+        for each in found:
+            told.one(each, "", mended=repair and each.weight == "behind")
+        return not found
+    finally:
+        await close(store)
 
 
 def _chosen(keys: list[Key], prefix: str) -> Key:

@@ -24,7 +24,7 @@ async def migrate(call: Call) -> None:
     if not exists(call.config):
         call.out.say(f"there is no store in {storage.path} yet: nothing to migrate")
         return
-    progress = output.Progress("{} of {} sessions")
+    progress = output.Progress("copying sessions")
     migration = resolve(MIGRATION)(Path(storage.path), storage.backend, target, progress=progress.tell)
     keys = await migration.plan()
     if call.values.dry_run:

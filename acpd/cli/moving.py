@@ -17,7 +17,7 @@ async def cwd(call: Call) -> int:
     failed = count = 0
     if exists(call.config):
         async with opened(call.config) as store:
-            async for key, was, now in moving(store, move):
+            async for key, folders, now in moving(store, move):
                 try:
                     if not call.values.dry_run:
                         await move_session(store, key, move, now)
@@ -26,7 +26,8 @@ async def cwd(call: Call) -> int:
                     failed = FAILED
                     continue
                 count += 1
-                call.out.say(f"{key.session}: {was} -> {now}")
+                for was, there in folders.items():
+                    call.out.say(f"{key.session}: {was} -> {there}")
     if not count and not failed:
         output.note(f"no session of {call.values.old}")
     return failed

@@ -19,6 +19,9 @@ from acpd.errors import AcpdError, ConfigError
 # C0 but tab and newline, DEL, C1, and what reorders text (Unicode UAX 9: embeddings, overrides, isolates, marks).
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
+BAR = 20
+"""Characters of a progress bar."""
+
 
 def escaped(text: str) -> str:
     """`text` with everything that could steer a terminal written as Python escapes."""
@@ -98,21 +101,28 @@ class Progress:
     """How far something is, on one line of the terminal's stderr that goes again; at most ten times a second."""
 
     def __init__(self, text: str) -> None:
-        """`text` has a place for each number that `tell` is given."""
+        """`text` says what is done: "reading logs"."""
         self._text = text
         self._shown = 0.0
         self._terminal = sys.stderr.isatty()
 
-    def tell(self, *counts: int) -> None:
+    def tell(self, done: int, of: int = 0) -> None:
+        """`of` 0: nobody knows how many there are."""
         if self._terminal and time.monotonic() - self._shown > 0.1:
             self._shown = time.monotonic()
-            sys.stderr.write(f"\r\x1b[K{self._text.format(*counts)}")
+            sys.stderr.write(f"\r\x1b[K{self._text} {_bar(done, of)}" if of else f"\r\x1b[K{self._text}: {done:,} done")
             sys.stderr.flush()
 
     def end(self) -> None:
         if self._shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+def _bar(done: int, of: int) -> str:
+    """`[#####...............] 51,200 of 204,800`"""
+    full = min(BAR, BAR * done // of)
+    return f"[{'#' * full}{'.' * (BAR - full)}] {done:,} of {of:,}"
 
 
 def give_up_stdout() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from acpd.care import Old, garbage, older_than, remove_garbage, remove_old, take_and_remove
 from acpd.cli import output
 from acpd.cli.call import Call
 from acpd.cli.store import exists, opened, resolve
@@ -11,7 +12,6 @@ from acpd.errors import SessionBusy, SessionNotFound
 from acpd.needs import Store
 from acpd.storage.contract import Key, Row
 from acpd.storage.upkeep import Found
-from acpd.upkeep import Old, garbage, older_than, remove_garbage, remove_old, take_and_remove
 
 FAILED = 1
 

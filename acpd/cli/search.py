@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from acpd.needs import Store
-    from acpd.storage.finding import Find, Hit
+    from acpd.storage.hits import Find, Hit
 
 ALL = 1_000_000
 _AGO = re.compile(r"(\d{1,6})([mhdw])")
@@ -49,7 +49,7 @@ async def search(call: Call) -> None:
 
 async def _catch_up(call: Call, store: Store) -> None:
     """Where the store may only be read, what is known has to do."""
-    progress = output.Progress("reading sessions for the search: {} done")
+    progress = output.Progress("reading sessions for the search")
     try:
         await catch_up_all(store, call.config.user, progress.tell, gently=False)
     except StoreError as error:
@@ -59,7 +59,7 @@ async def _catch_up(call: Call, store: Store) -> None:
 
 
 def _find(call: Call) -> Find:
-    from acpd.storage.finding import Find
+    from acpd.storage.hits import Find
     from acpd.storage.queries import parse
 
     values = call.values

@@ -28,7 +28,7 @@ async def show(call: Call) -> None:
         header, fold = await store.journals.peek(key)
         transcript = Transcript()
         if not call.values.json:
-            for text in heading(header, fold):
+            for text in heading(key.session, header, fold):
                 call.out.say(text)
         async for window in entries(store, key, call.values.last):
             for line in window:
@@ -45,8 +45,9 @@ def _say(call: Call, lines: list[str]) -> None:
         call.out.say(line)
 
 
-def heading(header: Header, fold: Fold) -> list[str]:
-    lines = [f"session {header.id}"]
+def heading(session: str, header: Header, fold: Fold) -> list[str]:
+    """`session` is the log's name; a log that was renamed has another id in its header."""
+    lines = [f"session {session}"]
     if fold.title:
         lines.append(f"title   {one_line(fold.title)}")
     lines += [f"folder  {header.cwd}", f"agent   {header.agent}", f"since   {local_time(header.createdAt)}"]

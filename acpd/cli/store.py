@@ -19,15 +19,16 @@ def exists(config: Config) -> bool:
 
 
 @asynccontextmanager
-async def opened(config: Config, *, recover: bool = True) -> AsyncGenerator[Store, None]:
-    """The configured store, its catalog up to date, or (`recover` False) as it lies there. Raises StoreError.
+async def opened(config: Config, *, recover: bool = True, catalog: bool = True) -> AsyncGenerator[Store, None]:
+    """The configured store, its catalog up to date, or (`recover` False) as it lies there, or an empty one (`catalog` False).
 
-    Where the catalog cannot be used (a full disk, a disk that may only be read) one in memory takes its place.
+    Where the catalog cannot be used (a full disk, a disk that may only be read) one in memory takes its place. Raises
+    StoreError.
     """
-    store = open_store(config)
+    store = open_store(config, catalog_in_memory=not catalog)
     behind = await _bring_up_to_date(store, recover=recover)
     if behind is not None:
-        await _close(store)
+        await close(store)
         store = open_store(config, catalog_in_memory=True)
     try:
         if behind is not None:
@@ -36,10 +37,10 @@ async def opened(config: Config, *, recover: bool = True) -> AsyncGenerator[Stor
         if behind is not None:  # only now: a command that failed has said its own line
             output.complain(f"all logs were read instead of the catalog: {behind}")
     finally:
-        await _close(store)
+        await close(store)
 
 
-async def _close(store: Store) -> None:
+async def close(store: Store) -> None:
     await store.journals.close()
     try:
         await store.catalog.close()
@@ -50,7 +51,7 @@ async def _close(store: Store) -> None:
 
 async def _bring_up_to_date(store: Store, *, recover: bool) -> StoreError | None:
     """The error, where the catalog cannot be read or written."""
-    progress = output.Progress("making the list of sessions: {} of {} read")
+    progress = output.Progress("reading logs")
     try:
         if recover:
             await store.catalog.recover(store.journals, progress.tell)

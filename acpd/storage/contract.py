@@ -24,8 +24,8 @@ from acpd.storage.tree import SessionTree
 from acpd.wire.lines import Header, Stored
 
 if TYPE_CHECKING:
-    from acpd.storage.finding import Batch, Find, Hits  # of no use to a start
-    from acpd.storage.upkeep import Upkeep
+    from acpd.storage.hits import Batch, Find, Hits  # of no use to a start
+    from acpd.storage.upkeep import Found, Upkeep
 
 
 class Key(Struct, frozen=True):
@@ -197,10 +197,11 @@ class Journals(ABC):
         """Bytes of each of these logs, as Row.size; None: there is none, or it is not known."""
         return [None for _ in keys]
 
-    async def sweep(self, user: str | None, /) -> set[str]:
-        """At start: remove what killed processes left half made. Returns the ids of this user's sessions that have a log.
+    async def sweep(self, user: str | None, /, *, rest: float = 0) -> set[str]:  # noqa: ARG002 - `scan` has no pace
+        """After a start: remove what killed processes left half made. Returns the ids of this user's sessions that have a log.
 
-        Raises StoreError. No log is read; a store without anything better goes through all of `scan`.
+        `rest`: after each piece of work, so many times as long as it took. Raises StoreError. No log is read; a store
+        without anything better goes through all of `scan`.
         """
         return {key.session async for key in self.scan(user)}
 
@@ -286,6 +287,29 @@ class Catalog(ABC):
         Returns how many. `progress` is called with how many of how many were read.
         """
 
+    async def mend(self, journals: Journals, progress: Callable[[int, int], None] | None = None, /) -> int:
+        """The part of `recover` that listings of a start wait for. What it may leave to `compare`: logs that were put here, or
+        taken away, by other means than acpd's. A catalog that does not part the two does all of it here.
+        """
+        return await self.recover(journals, progress)
+
+    async def compare(self, journals: Journals, /, *, rest: float = 0) -> int:  # noqa: ARG002 - `mend` has done it
+        """The other part, some seconds after a start. Returns how many logs were read.
+
+        `rest`: after each piece of work, so many times as long as it took.
+        """
+        return 0
+
+    async def faults(self) -> list[Found]:
+        """What is wrong with the catalog in itself, whatever its rows say, for `acpd fsck`. Reads all of it; changes nothing.
+
+        Raises StoreError.
+        """
+        return []
+
+    async def renew(self) -> None:
+        """Give up what has a fault of weight "behind": whoever next opens the catalog makes that anew. Raises StoreError."""
+
     @abstractmethod
     async def close(self) -> None:
         """Also writes `sessions.json` where it is behind. Raises StoreError if that fails; closed it is all the same."""
@@ -310,7 +334,7 @@ class SearchCatalog(Catalog):
 
     @abstractmethod
     async def behind(self, /, *, after: After | None = None, limit: int = 100) -> list[Row]:
-        """Prompted sessions whose log is longer than what was searched of it, in the order of `page`."""
+        """Prompted sessions whose log is longer than what was searched of it, newest first; `after` is the last one's."""
 
     @abstractmethod
     async def search(self, find: Find, /) -> Hits:

@@ -21,7 +21,7 @@ from msgspec import UNSET
 
 from acpd.storage import slots
 from acpd.storage.context import is_notice
-from acpd.storage.finding import Document
+from acpd.storage.hits import Document
 from acpd.storage.queries import Scope
 from acpd.wire import blocks, mend, updates
 from acpd.wire.lines import Stored

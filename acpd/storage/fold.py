@@ -30,6 +30,7 @@ class Fold:
         "config",
         "created_at",
         "cwd",
+        "directories",
         "folder",
         "info",
         "inner",
@@ -62,6 +63,8 @@ class Fold:
         self.title = ""
         self.cwd = self.folder = ""
         """Where the project is now, if it has moved since the header was written: see `moved`."""
+        self.directories: tuple[str, ...] = ()
+        """Likewise its additional directories, if it has any."""
         self.config: Stored | None = None
         self.commands: Stored | None = None
         self.usage: Stored | None = None
@@ -181,7 +184,7 @@ class Fold:
         if line.title is not None:
             self.title = line.title
         if line.cwd:
-            self.cwd, self.folder = line.cwd, line.folder
+            self.cwd, self.folder, self.directories = line.cwd, line.folder, line.additionalDirectories
 
     def _usage(self, line: Stored) -> None:
         self.usage = line
@@ -216,5 +219,8 @@ _HANDLERS = {
 
 
 def moved(header: Header, fold: Fold) -> Header:
-    """The header with the folder in which the project is now."""
-    return replace(header, cwd=fold.cwd, folder=fold.folder) if fold.cwd else header
+    """The header with the folders in which the project is now."""
+    if not fold.cwd:
+        return header
+    directories = fold.directories or header.additionalDirectories
+    return replace(header, cwd=fold.cwd, folder=fold.folder, additionalDirectories=directories)

@@ -7,7 +7,6 @@ English and code and on the safe side of most other scripts.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -44,14 +43,6 @@ class _Piece(NamedTuple):
     first: int
     text: str
     size: int
-
-
-def prime(lines: Iterable[bytes | Line], tokens: int) -> Primed:
-    """As `Primer`, for lines that are at hand."""
-    primer = Primer(tokens)
-    for line in lines:
-        primer.add(line)
-    return primer.told()
 
 
 class Primer:

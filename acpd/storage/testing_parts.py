@@ -76,7 +76,9 @@ class JournalsConformance(Store):
         async with self.opened(tmp_path) as store:
             journals = part(store.journals)
             journal = await new_journal(journals, KEY, turns=1)
-            for seq, body in enumerate((b',"cwd":"/x","folder":""', b',"cwd":"/new","folder":"/real"', b',"title":"t"'), 2):
+            there = b',"cwd":"/new","folder":"/real","additionalDirectories":["/new/d"]'
+            moves = (b',"cwd":"/x","folder":"","additionalDirectories":["/x/d"]', there, b',"title":"t"')
+            for seq, body in enumerate(moves, 2):
                 journal.append(fact("info", f"f{seq}", seq, "2026-01-01T00:00:00.000Z", body))
             journal.flush()
             await journal.close()
@@ -85,6 +87,7 @@ class JournalsConformance(Store):
             journal = await journals.open(KEY)
             for header in (journal.header, (await journals.peek(KEY))[0]):
                 assert ("/new", "/real", KEY.session) == (header.cwd, header.folder, header.id)
+                assert header.additionalDirectories == ("/new/d",)
             await journal.close()
 
     async def test_there_is_one_log_of_a_session(self, tmp_path: Path) -> None:
@@ -277,6 +280,22 @@ class CatalogConformance(Store):
             assert found == await catalog.get("s")
             assert await catalog.get("gone") is None
             assert row_at("trusted", 1) == await catalog.get("trusted")
+
+    async def test_what_a_start_waits_for(self, tmp_path: Path) -> None:
+        """A new catalog reads every log; then only rows that say "open"; and both parts together miss nothing."""
+        async with self.opened(tmp_path) as store:
+            catalog, journals = part(store.catalog), part(store.journals)
+            await (await new_journal(journals, KEY, turns=3)).close()
+            assert await catalog.mend(journals) == 1
+            found = await catalog.get("s")
+            await catalog.put(row_at("s", 1, state="open"))
+            assert await catalog.mend(journals) == 1
+            assert found is not None
+            assert found == await catalog.get("s")
+            await (await new_journal(journals, replace(KEY, session="new"), turns=3)).close()
+            await catalog.mend(journals)
+            await catalog.compare(journals, rest=1)
+            assert await catalog.get("new") is not None
 
 
 class LeaseConformance(Store):

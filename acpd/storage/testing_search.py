@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from acpd.errors import QueryError
 from acpd.storage.contract import After, Backend, Row, SearchCatalog
-from acpd.storage.finding import Batch, Document, Find
+from acpd.storage.hits import Batch, Document, Find
 from acpd.storage.queries import Scope, parse
 from acpd.storage.testing_store import ODD_NAMES, Store, row_at
 

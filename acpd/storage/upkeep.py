@@ -1,4 +1,4 @@
-"""What can be wrong with a stored session, what it means, and what to do: for `acpd fsck`. Pure but for the contract.
+"""What can be wrong with a stored session, what it means, what to do, and the contract of who does it: `acpd fsck`. Pure.
 
 `KINDS` names every finding there is. Its weight says what it costs: "damage" has cost something, or will; "behind" is a
 cache that says less or else than the log, and is made anew; "note" costs nothing.
@@ -50,6 +50,7 @@ KINDS: dict[str, Kind] = {
         "damage", "the file is empty: acpd was killed before the first write, or the file system lost it", _COPY, log=True
     ),
     "header-missing": Kind("damage", "the first line is no header: it can be read, not gone on with", _COPY, log=True),
+    "other-id": Kind("damage", "the header names another session; the name of the file counts", _COPY, log=True),
     NEWER: Kind("damage", "a newer acpd wrote it: it is read, and nothing of it is judged or changed", "update acpd"),
     "seq": Kind("damage", "the numbers of the lines do not rise by one: lines were lost, or stand twice", _COPY, log=True),
     "missing-blob": Kind("damage", "a big text or image is gone; words stand in its place", "put the file back from a backup"),
@@ -67,6 +68,15 @@ KINDS: dict[str, Kind] = {
     "row-alone": Kind(
         "behind", "the catalog lists a session that has no log", "acpd fsck --repair drops it; or put the log back"
     ),
+    "catalog": Kind(
+        "behind", "the catalog's file is damaged; it is only a cache", "acpd fsck --repair makes it anew of the logs"
+    ),
+    "search-index": Kind(
+        "behind",
+        "the search index is not in order in itself",
+        "acpd fsck --repair empties it; it is filled again from the logs",
+    ),
+    "database": Kind("damage", "the file of the states and the catalog is damaged", "put it back from a backup"),
     "two-records": Kind("note", "several records on one line; all are read", "nothing to do"),
     "second-root": Kind("note", "an entry without a parent that is not the first: a tree of its own", "nothing to do"),
     "no-log": Kind("note", "files of a session that has no log", "put the log back from a backup, or remove them"),

@@ -53,7 +53,7 @@ class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
     | link | link; agent; inner: the agent's session id; state: "adopting" while the agent's own conversation is recorded |
     | config | modes; configOptions; kind and params if an update said it |
     | commands, usage | kind; params |
-    | info | kind and params, or title, or cwd and folder: where the project is now, as in a header |
+    | info | kind and params, or title, or cwd, folder and additionalDirectories: where the project is now, as in a header |
     | queue | prompts: [{prompt, by}] not yet begun |
     | label | entry; label: text, or null to remove it |
     """
@@ -92,6 +92,7 @@ class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
     label: str | None = None
     cwd: str = ""
     folder: str = ""
+    additionalDirectories: tuple[str, ...] = ()
 
     @property
     def is_entry(self) -> bool:

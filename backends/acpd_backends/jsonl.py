@@ -32,6 +32,7 @@ from acpd_backends.indexfile import write_index
 from acpd_backends.logfile import LogFile, LogPaths
 from acpd_backends.names import Layout, encode
 from acpd_backends.openlog import JsonlJournal
+from acpd_backends.pieces import in_pieces
 
 if TYPE_CHECKING:
     from acpd.storage.upkeep import Upkeep
@@ -53,7 +54,7 @@ class JsonlJournals(Journals):
 
     @property
     def upkeep(self) -> Upkeep:
-        from acpd_backends.upkeep import JsonlUpkeep  # for a few commands only
+        from acpd_backends.logcare import JsonlUpkeep  # for a few commands only
 
         return JsonlUpkeep(self)
 
@@ -230,11 +231,17 @@ class JsonlJournals(Journals):
             for key in found:
                 yield key
 
-    async def sweep(self, user: str | None, /) -> set[str]:
+    async def sweep(self, user: str | None, /, *, rest: float = 0) -> set[str]:
+        pieces = logfolders.sweep(self.layout, user, self.files)
+        found: set[str] = set()
         try:
-            return await asyncio.to_thread(logfolders.sweep, self.layout, user, self.files)
+            if not rest:
+                return await asyncio.to_thread(lambda: found.union(*pieces))
+            async for piece in in_pieces(lambda: asyncio.to_thread(next, pieces, None), rest):
+                found |= piece
         except OSError as error:
             raise failed("look through", f"the store {self.layout.home(user)}", error) from error
+        return found
 
     async def close(self) -> None:
         """Close every log that is still open and wait for its sync. Raises the first StoreError, after all were tried."""

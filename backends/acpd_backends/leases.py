@@ -35,8 +35,12 @@ class FlockLease(Lease):
     def __init__(self, layout: Layout, *, files: Files = FILES) -> None:
         self._layout = layout
         self._files = files
-        self._held: dict[Path, int | None] = {}
-        """Descriptors; None while one is being taken."""
+        self._held: dict[Key, int | None] = {}
+        """Descriptors, by what the lease is of; None while one is being taken. A path would be half a KiB a session."""
+
+    def _of(self, key: Key) -> Key:
+        """What stands for the lease: where agents have no folder of their own, theirs is no part of it."""
+        return key if self._layout.per_agent else Key(agent="", session=key.session, user=key.user)
 
     def path(self, key: Key) -> Path:
         """The lock file of this session."""
@@ -49,26 +53,26 @@ class FlockLease(Lease):
 
     async def take(self, key: Key, /) -> None:
         """See Lease. Raises StoreError where the file cannot be made. Cancelling it gives the lease up again."""
-        path = self.path(key)
-        if path in self._held:
+        path, name = self.path(key), self._of(key)
+        if name in self._held:
             raise SessionBusy(key.session, os.getpid())
-        self._held[path] = None
+        self._held[name] = None
         taking = asyncio.get_running_loop().run_in_executor(None, self._take, path)
         try:
-            self._held[path] = await asyncio.shield(taking)
+            self._held[name] = await asyncio.shield(taking)
         except asyncio.CancelledError:
-            taking.add_done_callback(partial(self._unwanted, path))
+            taking.add_done_callback(partial(self._unwanted, name, path))
             raise
         except OSError as error:
-            del self._held[path]
+            del self._held[name]
             if not isinstance(error, BlockingIOError):
                 raise failed("lock", f"session {key.session} by {path}", error) from error
             pid = await asyncio.to_thread(_pid_in, path)
             raise SessionBusy(key.session, pid) from None
 
-    def _unwanted(self, path: Path, taking: asyncio.Future[int]) -> None:
+    def _unwanted(self, name: Key, path: Path, taking: asyncio.Future[int]) -> None:
         """Whoever wanted this lease was cancelled before it was there."""
-        self._held.pop(path, None)
+        self._held.pop(name, None)
         if taking.exception() is None:
             asyncio.get_running_loop().run_in_executor(None, self._give_up, path, taking.result())
 
@@ -112,11 +116,10 @@ class FlockLease(Lease):
                 raise
 
     async def give_up(self, key: Key, /) -> None:
-        path = self.path(key)
-        descriptor = self._held.pop(path, None)
+        descriptor = self._held.pop(self._of(key), None)
         if descriptor is not None:
             try:
-                await asyncio.to_thread(self._give_up, path, descriptor)
+                await asyncio.to_thread(self._give_up, self.path(key), descriptor)
             except OSError as error:
                 raise failed("unlock", f"session {key.session}", error) from error
 
@@ -133,10 +136,9 @@ class FlockLease(Lease):
         return {key for key in keys if (names is None or self.path(key).name in names) and await self.holder(key) is not None}
 
     async def holder(self, key: Key, /) -> int | None:
-        path = self.path(key)
-        if self._held.get(path) is not None:
+        if self._held.get(self._of(key)) is not None:
             return os.getpid()
-        return await asyncio.to_thread(_holder, path)
+        return await asyncio.to_thread(_holder, self.path(key))
 
 
 def _names(folders: set[Path]) -> set[str]:

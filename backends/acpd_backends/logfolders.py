@@ -13,6 +13,8 @@ from acpd_backends.files import Files, is_abandoned
 from acpd_backends.logfile import LogFile, LogPaths
 from acpd_backends.names import Layout, recall
 
+PIECE = 500
+"""Names that are looked at in one go: a millisecond or two."""
 _LOG_SUFFIX, _TEMP_SUFFIX = ".log.jsonl", ".tmp"
 _LOG = re.compile(r"(.+)\.log\.jsonl\Z")
 _TEMP = re.compile(r"([^.]+)\.(log\.jsonl|log\.jsonl\.(?:torn|damaged)-\d+|jsonl|idx|name)\.\d+(?:-\d+)?\.tmp\Z")
@@ -30,19 +32,25 @@ def scan(layout: Layout, user: str | None) -> Iterator[list[Key]]:
         yield found
 
 
-def sweep(layout: Layout, user: str | None, files: Files) -> set[str]:
-    """The ids of all logs, by their names alone. Temporary files that nobody writes any more are removed. Raises OSError."""
-    found: set[str] = set()
+def sweep(layout: Layout, user: str | None, files: Files) -> Iterator[set[str]]:
+    """The ids of all logs, by their names alone, in pieces of PIECE names at most. Raises OSError.
+
+    Temporary files that nobody writes any more are removed.
+    """
     for _, place in layout.places(user):
         folder = place / "sessions"
         names = _files_in(folder, _LOG_SUFFIX, _TEMP_SUFFIX)
-        for name in names:
-            if name.endswith(_TEMP_SUFFIX) and (match := _TEMP.match(name)) and is_abandoned(folder / name):
-                with contextlib.suppress(OSError):  # of a store that may only be read, or removed by another's sweep
-                    _clear(LogPaths(folder, match[1]), folder / name, files, of_log=match[2] == "log.jsonl")
-        stems = (match[1] for name in names if (match := _LOG.match(name)))
-        found.update(session for stem in stems if (session := recall(folder, stem)) is not None)
-    return found
+        for start in range(0, len(names), PIECE):
+            yield _swept(folder, names[start : start + PIECE], files)
+
+
+def _swept(folder: Path, names: list[str], files: Files) -> set[str]:
+    for name in names:
+        if name.endswith(_TEMP_SUFFIX) and (match := _TEMP.match(name)) and is_abandoned(folder / name):
+            with contextlib.suppress(OSError):  # of a store that may only be read, or removed by another's sweep
+                _clear(LogPaths(folder, match[1]), folder / name, files, of_log=match[2] == "log.jsonl")
+    stems = (match[1] for name in names if (match := _LOG.match(name)))
+    return {session for stem in stems if (session := recall(folder, stem)) is not None}
 
 
 def has_log(names: set[str], stem: str) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from acpd.storage.scan import BOM, parse_line
 from acpd.storage.tree import ROOT, SessionTree
@@ -68,12 +69,13 @@ def _lines(log: LogFile, header: Header) -> Iterator[bytes]:
 
 
 def _first(log: LogFile, header: Header) -> bytes:
-    """The header as it was written, if it stands alone on its line."""
+    """The header as it was written, if it stands alone on its line, with the id of `header`."""
     text = log.line_at(0).removeprefix(BOM).strip()
     items = parse_line(text, first=True)
     if len(items) == 1 and isinstance(items[0], Header):
-        return text + b"\n"
-    return header_line(log.any_header() or header)
+        return (text if items[0].id == header.id else splice.replace(text, "id", encode(header.id))) + b"\n"
+    found = log.any_header()
+    return header_line(replace(found, id=header.id) if found is not None else header)
 
 
 def _text(value: str) -> str:

@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from acpd.storage.contract import Row
-from acpd.storage.finding import Batch, Document, Find, Hit, Hits
+from acpd.storage.hits import Batch, Document, Find, Hit, Hits
 from acpd.storage.queries import Query, Scope, Term
 from acpd_backends import snippets, tokens
-from acpd_backends.sqlite import BEHIND, RULES, execute, query, rules
+from acpd_backends.sqlite import RULES, execute, query, rules
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-SCOPES: tuple[Scope, ...] = ("answer", "prompt", "thought", "tool")
+NUMBERED: tuple[Scope, ...] = ("answer", "prompt", "thought", "tool")
 """By their number in `document`."""
 
 SLOTS = 4
@@ -45,6 +45,7 @@ LOOKED_AT = 5_000
 REMOVED = 32
 """Documents that are taken out in one transaction, so that others need not wait for a long session's."""
 
+_SEARCHED = "UPDATE session SET searched = ?2, settled = ?3, late = (?2 < 0 OR prompted AND ?2 < seq) WHERE id = ?1"
 _PUT = "INSERT INTO document(id, session, scope, seq, entry, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
 _PUT_TEXT = "INSERT INTO document_text(id, text, paths) VALUES (?1, ?2, ?3)"
 _TEXT = "SELECT text, paths FROM document_text WHERE id = ?1"
@@ -71,7 +72,7 @@ class Prepared(NamedTuple):
 Terms = list[tuple[snippets.Wanted, Scope | None]]
 
 
-class Found(NamedTuple):
+class Match(NamedTuple):
     """A document that matched, not yet looked at."""
 
     id: int
@@ -111,7 +112,7 @@ def take(db: Connection, session_id: str, prepared: Prepared) -> bool:
     last = newest[0][0] if newest else 0
     for document, columns in zip(batch.documents, prepared.columns, strict=True):
         last = _put(db, number, document, columns, last + 1)
-    execute(db, "UPDATE session SET searched = ?2, settled = ?3 WHERE id = ?1", session_id, batch.until, batch.settled)
+    execute(db, _SEARCHED, session_id, batch.until, batch.settled)
     return True
 
 
@@ -129,7 +130,7 @@ def _put(db: Connection, session: int, document: Document, columns: tuple[str, s
     """The document's number: the first free one of its time, and behind its session's last."""
     at = milliseconds(document.at)
     number = _free(db, max(slot(at), least))
-    execute(db, _PUT, number, session, SCOPES.index(document.scope), document.seq, document.entry, at)
+    execute(db, _PUT, number, session, NUMBERED.index(document.scope), document.seq, document.entry, at)
     execute(db, _PUT_TEXT, number, document.text, document.paths)
     execute(db, _PUT_TOKENS, number, *columns)
     return number
@@ -152,7 +153,7 @@ def forget(db: Connection, session_id: str, limit: int = REMOVED) -> bool:
     _remove(db, rows[:limit])
     done = len(rows) <= limit
     searched = 0 if done else -1
-    execute(db, "UPDATE session SET searched = ?2, settled = 0 WHERE id = ?1", session_id, searched)
+    execute(db, _SEARCHED, session_id, searched, 0)
     return done
 
 
@@ -171,12 +172,16 @@ def current(db: Connection) -> bool:
 
 def renew(db: Connection) -> None:
     """Empty an index that was made by other rules, or by none: everything is then read again."""
-    if current(db):
-        return
+    if not current(db):
+        empty(db)
+
+
+def empty(db: Connection) -> None:
+    """Every session is then behind, and read again."""
     execute(db, "INSERT INTO search(search) VALUES ('delete-all')")
     execute(db, "DELETE FROM document")
     execute(db, "DELETE FROM document_text")
-    execute(db, "UPDATE session SET searched = 0, settled = 0 WHERE searched <> 0")
+    execute(db, "UPDATE session SET searched = 0, settled = 0, late = prompted WHERE searched <> 0")
     execute(db, "INSERT OR REPLACE INTO meta VALUES ('rules', ?1)", str(RULES))
 
 
@@ -242,13 +247,13 @@ class _Pick:
     """The first `limit` that are worth showing: each entry once, not too many of one session."""
 
     def __init__(self, find: Find) -> None:
-        self.found: list[Found] = []
+        self.found: list[Match] = []
         self.more = False
         self._limit, self._each = find.limit, find.each
         self._entries: set[tuple[str, int]] = set()
         self._counts: dict[int, int] = {}
 
-    def add(self, found: Found) -> bool:
+    def add(self, found: Match) -> bool:
         """Whether it is shown."""
         if (found.entry, found.at) in self._entries:  # of a fork and of its source
             return False
@@ -272,11 +277,11 @@ def search(db: Connection, find: Find, row_of: Callable[[int], Row | None]) -> H
 
 
 def _search(db: Connection, find: Find, row_of: Callable[[int], Row | None]) -> Hits:
-    complete = not query(db, f"SELECT 1 FROM session WHERE {BEHIND} LIMIT 1")  # noqa: S608 - a constant
+    complete = not query(db, "SELECT 1 FROM session WHERE late LIMIT 1")
     sql, values = _matching(find)
     if not sql:
         return Hits([], more=False, complete=complete)
-    rows = (Found(row[0], row[1], SCOPES[row[2]], *row[3:]) for row in execute(db, sql, *values))
+    rows = (Match(row[0], row[1], NUMBERED[row[2]], *row[3:]) for row in execute(db, sql, *values))
     terms: Terms = [(snippets.wanted(term), term.scope) for term in find.query.wanted]
     pick = _Pick(find)
     looks: dict[int, snippets.Look] = {}
@@ -296,7 +301,7 @@ def _search(db: Connection, find: Find, row_of: Callable[[int], Row | None]) -> 
     return Hits(hits, pick.more, complete)
 
 
-def _ranked(db: Connection, rows: Iterator[Found], terms: Terms, pick: _Pick) -> dict[int, snippets.Look]:
+def _ranked(db: Connection, rows: Iterator[Match], terms: Terms, pick: _Pick) -> dict[int, snippets.Look]:
     """Pick the best of the newest matches: the likely ones at a glance, those by a closer look."""
     matched = [found for _, found in zip(range(RANKED + 1), rows, strict=False)]
     likely = [(snippets.glance(_text(db, found)[0], terms), found) for found in matched[:RANKED]]
@@ -311,7 +316,7 @@ def _ranked(db: Connection, rows: Iterator[Found], terms: Terms, pick: _Pick) ->
     return looks
 
 
-def _hit(row: Row, found: Found, looked: snippets.Look) -> Hit:
+def _hit(row: Row, found: Match, looked: snippets.Look) -> Hit:
     scope: Scope = "path" if looked.path else found.scope
     at = time_of(found.at)
     return Hit(row=row, entry=found.entry, seq=found.seq, at=at, scope=scope, snippet=snippets.snippet(looked))
@@ -353,12 +358,12 @@ def _matching(find: Find) -> tuple[str, list[object]]:
 def _in_scopes(where: _Where, asked: Query) -> None:
     for term in asked.wanted:
         if term.scope not in {None, "path"}:
-            where.add("document.scope = {0}", SCOPES.index(term.scope))
+            where.add("document.scope = {0}", NUMBERED.index(term.scope))
     for term in asked.unwanted:
         if term.scope not in {None, "path"} and (text := _term(term)):
-            where.add(_UNWANTED, SCOPES.index(term.scope), text)
+            where.add(_UNWANTED, NUMBERED.index(term.scope), text)
 
 
-def _text(db: Connection, found: Found) -> tuple[str, str]:
+def _text(db: Connection, found: Match) -> tuple[str, str]:
     ((text, paths),) = query(db, _TEXT, found.id)
     return text, paths

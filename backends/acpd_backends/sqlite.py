@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-VERSION = 2
+VERSION = 3
 """Of the tables, in `PRAGMA user_version`. A file with a greater one is refused, one with a smaller one is brought up."""
 
 RULES = 1
@@ -105,9 +105,25 @@ CREATE INDEX document_of ON document(session, seq);
 CREATE TABLE document_text(id INTEGER PRIMARY KEY, text TEXT NOT NULL, paths TEXT NOT NULL);
 CREATE VIRTUAL TABLE search USING fts5(text, path, content = '', columnsize = 0, tokenize = 'ascii');
 """
-BEHIND = "(searched < 0 OR prompted AND searched < seq)"
-"""Of the sessions that are not searched as far as they are known; as in the index `behind`."""
-_STEPS = (_SCHEMA_1, _SCHEMA_2)
+# An update of a session costs what it changes in indexes: a page that is written takes 6 us. So the listings' indexes go by
+# `listed`, an older updatedAt, and the few sessions that have moved since stand in `recent`; what that means is in catalog.py.
+# `late`: not searched as far as the session is known.
+_SCHEMA_3 = """
+DROP INDEX by_time;
+DROP INDEX by_cwd;
+DROP INDEX by_agent;
+DROP INDEX behind;
+ALTER TABLE session ADD COLUMN listed TEXT NOT NULL DEFAULT '';
+ALTER TABLE session ADD COLUMN late INTEGER NOT NULL DEFAULT 0;
+UPDATE session SET listed = updatedAt, late = (searched < 0 OR prompted AND searched < seq);
+CREATE INDEX by_time ON session(listed, id) WHERE prompted;
+CREATE INDEX by_cwd ON session(cwd, listed, id) WHERE prompted;
+CREATE INDEX by_agent ON session(agent, listed, id) WHERE prompted;
+CREATE INDEX recent ON session(id) WHERE listed <> updatedAt;
+CREATE INDEX behind ON session(id) WHERE late;
+CREATE INDEX unprompted ON session(updatedAt, id) WHERE NOT prompted;
+"""
+_STEPS = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3)
 """From each version to the next one; states and rows stay."""
 
 
@@ -220,6 +236,15 @@ class Database:
 
         self._submit(_Job(Mode.READ, work, settle))
         return answer.result()
+
+    @property
+    def rebuildable(self) -> bool:
+        return self._rebuildable
+
+    async def give_up(self) -> None:
+        """Of a cache that was opened: its file is put aside when this is closed. The next one to open it makes it anew."""
+        with suppress(FileNotFoundError):
+            self._spoiled = await asyncio.to_thread(_identity, self.path)
 
     async def close(self) -> None:
         """What was asked for is done; when every holder has called this, the file is closed. Cancelling stops the waiting."""
@@ -341,7 +366,7 @@ class Database:
     def _named(self, operation: str, error: BaseException) -> BaseException:
         if not isinstance(error, _errors()):
             return error
-        if _code(error) in {_CORRUPT, _NOT_A_DATABASE}:
+        if is_damage(error):
             with suppress(OSError):
                 self._spoiled = _identity(self.path)
         return store_error(operation, self.path, error)
@@ -371,7 +396,7 @@ class Database:
             try:
                 return self._connect()
             except _errors() as error:
-                if _code(error) not in {_CORRUPT, _NOT_A_DATABASE}:
+                if not is_damage(error):
                     raise store_error("open", self.path, error) from error
             if not self._rebuildable:
                 raise self._kept()
@@ -464,9 +489,14 @@ def _code(error: BaseException) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
+def is_damage(error: BaseException) -> bool:
+    """Whether SQLite says that the file is none of its own, or damaged."""
+    return _code(error) in {_CORRUPT, _NOT_A_DATABASE}
+
+
 def store_error(operation: str, path: Path, error: BaseException) -> StoreError:
     code = _code(error)
     hint = _HINTS.get(code, "")
-    if code in {_CORRUPT, _NOT_A_DATABASE}:
+    if is_damage(error):
         hint = "stop acpd and start it again; if that does not help, restore the file from a backup"
     return StoreError(operation, str(path), cause=str(error), hint=hint, retryable=code in {5, 6, 10, _FULL})

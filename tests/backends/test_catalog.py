@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,8 @@ from acpd.storage.contract import After, Backend, Journals, Key, Row
 from acpd.storage.fold import Fold
 from acpd.storage.rows import row_of
 from acpd.wire.lines import Header, Parent, Stored, entry, fact
-from acpd_backends.catalog import SqliteCatalog, _page
+from acpd_backends import catalog, logfolders
+from acpd_backends.catalog import SqliteCatalog, _page_sql
 from acpd_backends.names import Layout
 from acpd_backends.sqlite import Database, query
 from acpd_backends.stores import open_store
@@ -92,23 +94,71 @@ def test_a_log_without_entries_has_a_row() -> None:
     assert (row.updatedAt, row.prompted, row.leaf, row.parent) == ("2026-01-01T00:00:00.000Z", False, None, None)
 
 
-def plans() -> Iterator[tuple[str, list[object]]]:
+def plans() -> Iterator[tuple[str, str, list[object]]]:
     for agent in (None, "a"):
         for cwd in (None, "/w"):
             for after in (None, After("2026-01-01T00:00:00.000Z", "s")):
-                yield _page(agent, cwd, after)
+                yield _page_sql(agent, cwd, after, 100)
 
 
-@pytest.mark.parametrize(("where", "values"), list(plans()))
-async def test_no_page_sorts_or_scans(tmp_path: Path, where: str, values: list[object]) -> None:
-    """Every listing is a range of an index in its own order: what a page costs does not depend on the number of rows."""
+@pytest.mark.parametrize(("placed", "moved", "values"), list(plans()))
+async def test_no_page_sorts_or_scans(tmp_path: Path, placed: str, moved: str, values: list[object]) -> None:
+    """Every listing is a range of an index in its own order, and the few sessions that have moved: what a page costs does not
+    depend on the number of rows.
+    """
+    found: list[str] = []
     database = Database(tmp_path / "x.db")
-    sql = f"EXPLAIN QUERY PLAN SELECT * FROM session {where} ORDER BY updatedAt DESC, id DESC LIMIT 100"
-    steps = [step for *_, step in await database.read(lambda db: query(db, sql, *values))]
+    for sql in (placed, moved):
+        (steps,) = await database.read(lambda db, sql=sql: query(db, f"EXPLAIN QUERY PLAN {sql}", *values))  # type: ignore[misc]
+        found.append(steps[-1])
     await database.close()
-    whole = where == "WHERE prompted"
-    assert len(steps) == 1
-    assert steps[0].startswith("SCAN session USING INDEX by_time" if whole else "SEARCH session USING INDEX by_")
+    assert found[0].startswith("SEARCH session USING INDEX by_" if values else "SCAN session USING INDEX by_time")
+    assert found[1].startswith("SCAN session USING INDEX recent")
+
+
+@pytest.mark.parametrize("settled", [1, 3, 1000])
+async def test_a_session_that_has_moved_is_listed_where_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: int
+) -> None:
+    """Whether an update is in the listings' own indexes yet, or not, no page shows: in any order, by any filter."""
+    monkeypatch.setattr(catalog, "RECENT", settled)
+    chance = random.Random(settled)
+    rows: dict[str, Row] = {}
+    async with opened(tmp_path) as store:
+        for number in range(60):
+            at = f"2026-01-01T00:00:{chance.randrange(60):02}.000Z"
+            row = Row(
+                id=f"s{chance.randrange(12)}", agent=chance.choice("ab"), cwd=chance.choice("xy"), updatedAt=at,
+                prompted=chance.random() < 0.8, seq=number,
+            )  # fmt: skip
+            rows[row.id] = row
+            await store.catalog.put(row)
+            for agent, cwd in ((None, None), ("a", None), (None, "x"), ("a", "x")):
+                expected = [
+                    each for each in rows.values() if each.prompted and agent in (None, each.agent) and cwd in (None, each.cwd)
+                ]
+                expected.sort(key=lambda each: (each.updatedAt, each.id), reverse=True)
+                found: list[Row] = []
+                while page := await store.catalog.page(
+                    agent=agent, cwd=cwd, after=After(found[-1].updatedAt, found[-1].id) if found else None, limit=2
+                ):
+                    found += page
+                assert expected == found
+            late = sorted((each.id for each in rows.values() if each.prompted and each.seq), reverse=True)
+            assert late == [each.id for each in await store.catalog.behind()]
+
+
+async def test_few_sessions_have_moved_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page looks at all of them, so that there must not be more with each update, nor with each start."""
+    monkeypatch.setattr(catalog, "RECENT", 5)
+    most = 0
+    for start in range(4):
+        async with opened(tmp_path) as store:
+            for number in range(8):
+                row = log_row(Key("a", f"s{number}"), 1 + start, 0)
+                await store.catalog.put(replace(row, updatedAt=f"2026-01-01T00:0{start}:0{number}.000Z"))
+                most = max(most, len(await store.catalog._rows("WHERE listed <> updatedAt")))
+    assert 0 < most < 10
 
 
 @pytest.mark.parametrize("name", ["workspace", "json", "sqlite"])
@@ -233,6 +283,43 @@ async def test_a_log_without_a_row_is_found(tmp_path: Path, name: str) -> None:
         assert 1 == await store.catalog.recover(store.journals)
         assert log_row(key, 2, size) == await store.catalog.get(key.session)
         assert 0 == await store.catalog.recover(store.journals)
+
+
+@pytest.mark.parametrize("rest", [0, 0.01])
+async def test_a_start_compares_the_names_of_logs_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: float) -> None:
+    """What listings wait for does not grow with the store; logs that were put there or taken away come with the second part."""
+    monkeypatch.setattr(catalog, "PIECE", 2)
+    monkeypatch.setattr(logfolders, "PIECE", 2)
+    async with opened(tmp_path) as store:
+        for name in ("a", "b", "c", "open", "taken"):
+            await write_log(store.journals, Key("agent", name), 2)
+        assert 5 == await store.catalog.recover(store.journals)
+        await store.catalog.put(log_row(Key("agent", "open"), 1, 0, "open"))
+        Path(store.journals.log_path(Key("agent", "taken"))).unlink()
+        await write_log(store.journals, Key("agent", "put"))
+        assert 1 == await store.catalog.mend(store.journals)
+        rows = await store.catalog.find("", limit=9)
+        assert {"a", "b", "c", "open", "taken"} == {row.id for row in rows}
+        assert {"clean"} == {row.state for row in rows}
+        assert 1 == await store.catalog.compare(store.journals, rest=rest)
+        assert {"a", "b", "c", "open", "put"} == {row.id for row in await store.catalog.find("", limit=9)}
+
+
+@pytest.mark.parametrize("now", ["another", ""])
+async def test_a_machine_that_was_down_may_have_lost_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: str) -> None:
+    """Rows of new sessions are not synced, their logs are: the first start after that compares at once, and only that one.
+
+    Where the system does not tell, every start does.
+    """
+    key = Key("agent", "s")
+    async with opened(tmp_path) as store:
+        assert 0 == await store.catalog.mend(store.journals)
+        await write_log(store.journals, key)
+        assert 0 == await store.catalog.mend(store.journals)
+        monkeypatch.setattr(catalog, "_boot", lambda: now)
+        for again in (1, int(not now)):
+            assert again == await store.catalog.mend(store.journals)
+            await store.catalog.delete("s")
 
 
 async def test_a_log_whose_maker_lives_is_left_to_it(tmp_path: Path) -> None:

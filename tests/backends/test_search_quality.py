@@ -12,7 +12,7 @@ import random
 
 import pytest
 
-from acpd.storage.finding import Document
+from acpd.storage.hits import Document
 from acpd.storage.queries import Scope
 from tests.backends.words import Words, at
 

@@ -11,9 +11,9 @@ import pytest
 from acpd.indexing import catch_up_all
 from acpd.needs import Store
 from acpd.storage.contract import Key, SearchCatalog
-from acpd.storage.finding import Find
+from acpd.storage.hits import Find
 from acpd.storage.queries import parse
-from acpd_backends.sqlite import VERSION
+from acpd_backends.sqlite import _STEPS, VERSION
 from acpd_backends.stores import open_store
 from tests.backends.test_catalog import opened, write_log
 
@@ -92,3 +92,20 @@ async def test_an_old_file_is_as_a_new_one(tmp_path: Path) -> None:
         with closing(sqlite3.connect(tmp_path / root / ".acpd" / "catalog.db")) as db:
             found.append(sorted(db.execute("SELECT name, sql FROM sqlite_schema").fetchall()))
     assert found[0] == found[1]
+
+
+async def test_version_2(tmp_path: Path) -> None:
+    """Sessions keep their places in listings, and those that were not searched yet are still to be."""
+    path = tmp_path / ".acpd" / "catalog.db"
+    path.parent.mkdir()
+    put = (
+        "INSERT INTO session(id, agent, cwd, title, createdAt, updatedAt, messages, prompted, seq, size, inner, dirs, state,"
+        " searched) VALUES (?, 'coder', '/w', '', '2026', ?, 1, ?, 5, 0, '', '', 'clean', ?)"
+    )
+    with closing(sqlite3.connect(path)) as db, db:
+        db.executescript("".join(_STEPS[:2]) + "PRAGMA user_version = 2;")
+        db.executemany(put, [("s1", "2027", 1, 5), ("s2", "2026", 1, 3), ("s3", "2029", 1, -1), ("s4", "2028", 0, 0)])
+    async with opened(tmp_path) as store:
+        assert ["s3", "s1", "s2"] == [row.id for row in await store.catalog.page(cwd="/w")]
+        assert ["s3", "s2"] == [row.id for row in await store.catalog.behind()]
+        assert ["s4"] == [row.id for row in await store.catalog.unprompted("2029")]

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from acpd.care import look, mend
 from acpd.needs import Store
 from acpd.storage import tree
 from acpd.storage.contract import Key, Row
 from acpd.storage.upkeep import KINDS, Found
-from acpd.upkeep import look, mend
 from acpd.wire.blobs import extract
 from acpd.wire.ids import Ids
 from acpd.wire.lines import entry, fact, header_line

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from acpd.storage.contract import Row
-from acpd.storage.finding import Batch, Document, Find, Hit
+from acpd.storage.hits import Batch, Document, Find, Hit
 from acpd.storage.queries import Scope, parse
 from acpd_backends import catalog, search
 from acpd_backends.sqlite import _STEPS, execute, query

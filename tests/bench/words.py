@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from acpd.storage.contract import Row, SearchCatalog
-from acpd.storage.finding import Batch, Document
+from acpd.storage.hits import Batch, Document
 from acpd.storage.queries import Scope
 from acpd_backends.search import time_of
 from acpd_backends.stores import open_store

@@ -6,7 +6,10 @@ import asyncio
 import json
 import os
 import re
+import sqlite3
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +25,15 @@ from acpd_backends.leases import FlockLease
 from acpd_backends.names import Layout
 from tests.cli import acpd
 from tests.cli.test_stored import Shelf, conversation
-from tests.storage.test_corpus_trees import CASES, NOT_OF_THE_TREE, TREES, convert, expected
+from tests.storage.test_corpus_trees import CASES, NOT_OF_THE_TREE, TREES, convert, expected, made, size_of
 from tests.storage.test_corpus_trees import KINDS as SHOWN
 from tests.support.walk import below
 
 Json = dict[str, Any]
 NOTES = {kind for kind, each in KINDS.items() if each.weight == "note"}
+
+
+_IN_HEADER = re.compile(rb'("type":"session","version":\d+,"id":")[^"]*')
 
 
 class Told:
@@ -63,7 +69,8 @@ def corpus(tmp_path: Path) -> Path:
     for case in CASES:
         log = log_of(tmp_path, case)
         log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_bytes(convert((TREES / f"{case}.jsonl").read_bytes()))
+        lines = convert((TREES / f"{case}.jsonl").read_bytes())
+        log.write_bytes(_IN_HEADER.sub(rb"\1case-%b" % case.encode(), lines, count=1))
     return tmp_path
 
 
@@ -111,6 +118,29 @@ def test_the_corpus_is_shown(corpus: Path) -> None:
         path = [line["id"] for line in lines if line["type"] != "gap"]
         assert path in ([name.replace("#1", "") for name in want["path"]], want.get("also_ok", {}).get("path")), case
         assert bool(set(want["warn"]) - NOT_OF_THE_TREE) == ("damage: " in text.out), case
+
+
+SMALL = {"chain": 500, "fan": 500, "cycle": 500, "branches": 50, "torn": 500, "dup": 500, "long-line": 1 << 20, "images": 4}
+"""Kinds of tree that the corpus makes instead of keeping them: how many entries, bytes, or branches of ten."""
+WRONG = {"torn": {"torn-tail": 1}, "cycle": {"cycle": 1}, "dup": {"duplicate-id": 490}}
+
+
+def test_made_trees(tmp_path: Path) -> None:
+    """Of each kind fsck finds what is wrong and nothing else, and `acpd show` gives the path to its leaf."""
+    told = Told(tmp_path)
+    for kind, count in SMALL.items():
+        log = log_of(tmp_path, kind)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_bytes(_IN_HEADER.sub(rb"\1case-%b" % kind.encode(), made(kind, count, tmp_path), count=1))
+    code, found = told.fsck()
+    kinds = {kind: Counter(each["kind"] for each in found if each["session"] == f"case-{kind}") for kind in SMALL}
+    assert (1, WRONG) == (code, {kind: dict(each) for kind, each in kinds.items() if each})
+    shows = told.many(*(["show", f"case-{kind}", "--json"] for kind in SMALL))
+    for (kind, count), ran in zip(SMALL.items(), shows, strict=True):
+        lines = [json.loads(line) for line in ran.out.split("\n")[:-1]]
+        path = [line["id"] for line in lines if line["type"] != "gap"]
+        assert (0, "", size_of(kind, count)[1]) == (ran.code, ran.err, len(path)), kind
+        assert (kind == "cycle") == (len(lines) > len(path))
 
 
 def test_the_corpus_repaired(corpus: Path) -> None:
@@ -176,6 +206,24 @@ def test_lines_that_stand_twice_are_taken_out(tmp_path: Path) -> None:
     assert whole == log.read_bytes()
     assert [] == [each for each in told.fsck()[1] if each["weight"] != "note"]
     assert 1 == len(json.loads(told("search", "hello", "--all", "--json").out))
+
+
+def test_a_log_under_another_name(tmp_path: Path) -> None:
+    """Its header names another session: told with the line; the file's name is the session's, and a repaired copy says so."""
+    told = Told(tmp_path)
+    Shelf(tmp_path).add("s1", conversation())
+    log = below(tmp_path, "s1.log.jsonl")[0]
+    copy = log.with_name("s2.log.jsonl")
+    copy.write_bytes(log.read_bytes())
+    code, out, _ = told("fsck", "s2")
+    assert 1 == code
+    assert out.startswith(f"{copy}:1: other-id (s1): the header names another session")
+    assert "acpd fsck --repair s2 writes a copy" in out
+    assert "session s2\n" in told("show", "s2").out
+    assert 0 == told("fsck", "--repair", "s2").code
+    assert log.read_bytes() == copy.with_name("s2.log.jsonl.damaged-1").read_bytes()
+    assert log.read_bytes().replace(b'"id":"s1"', b'"id":"s2"', 1) == copy.read_bytes()
+    assert (0, []) == (told("fsck").code, [each for each in told.fsck()[1] if each["weight"] != "note"])
 
 
 def test_a_session_that_is_open_is_not_repaired(tmp_path: Path) -> None:
@@ -246,3 +294,80 @@ def test_the_catalog_is_checked(tmp_path: Path) -> None:
     assert [("behind", "Later"), ("missing", "About hello")] == [
         (row["id"], row["title"]) for row in json.loads(told("ls", "--all", "--json").out)
     ]
+
+
+def database(home: Path, name: str = "catalog.db") -> sqlite3.Connection:
+    (path,) = below(home, name)
+    return sqlite3.connect(path, isolation_level=None)
+
+
+def spoil_page(home: Path, tree: str, name: str = "catalog.db") -> Path:
+    """Overwrite the first page of a table or index of the catalog. The file."""
+    with closing(database(home, name)) as db:
+        ((page,),) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (tree,))
+        ((size,),) = db.execute("PRAGMA page_size")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    (path,) = below(home, name)
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xaa" * size)
+    return path
+
+
+def listed(told: Told) -> tuple[list[str], int]:
+    """The sessions, and how many hits a word has."""
+    rows, hits = told.many(["ls", "--all", "--json"], ["search", "hello", "--all", "--json"])
+    return [row["id"] for row in json.loads(rows.out)], len(json.loads(hits.out))
+
+
+def test_a_damaged_catalog_is_found_and_made_anew(tmp_path: Path) -> None:
+    """Damaged pages are told, and the logs checked all the same; a repair puts the file aside and makes it of the logs."""
+    told = Told(tmp_path)
+    shelf = Shelf(tmp_path)
+    for name in ("s1", "s2"):
+        shelf.add(name, conversation())
+    before = listed(told)
+    assert (["s1", "s2"], 1) == (sorted(before[0]), before[1]), "what two sessions share is found once"
+    path = spoil_page(tmp_path, "by_time")
+    code, out, err = told("fsck")
+    assert (1, ["catalog"], "") == (code, kinds(out), err)
+    assert out.startswith(f"{path}: catalog (")
+    assert "it is only a cache; acpd fsck --repair makes it anew of the logs" in out
+    assert "2 sessions: 1 finding, 0 notes\n" in out
+    assert [] == below(tmp_path, "catalog.db.unreadable-*"), "nothing is changed without --repair"
+    code, out, _ = told("fsck", "--repair")
+    assert (0, ["catalog", "kept"]) == (code, kinds(out))
+    assert "2 sessions: 0 findings, 1 note, 1 repaired\n" in out
+    assert (0, before) == (told("fsck").code, listed(told))
+
+
+def test_a_damaged_search_index_is_found_and_filled_again(tmp_path: Path) -> None:
+    """Words that the index cannot read, and texts that are gone from beside it, are told; after a repair all is found again."""
+    told = Told(tmp_path)
+    Shelf(tmp_path).add("s1", conversation())
+    before = listed(told)
+    for damage, said in (
+        ("UPDATE search_data SET block = zeroblob(length(block)) WHERE id > 10", "malformed"),
+        ("DELETE FROM document_text WHERE id = (SELECT min(id) FROM document_text)", "1 documents without their text"),
+    ):
+        with closing(database(tmp_path)) as db:
+            db.execute(damage)
+        code, out, _ = told("fsck")
+        assert (1, ["search-index"]) == (code, kinds(out))
+        assert said in out
+        code, out, _ = told("fsck", "--repair")
+        assert (0, ["search-index"]) == (code, kinds(out))
+        assert (0, before) == (told("fsck").code, listed(told))
+
+
+def test_a_damaged_database_of_states_is_kept(tmp_path: Path) -> None:
+    """The file of the sqlite backend is no cache: what is wrong with it is told, a repair of the rest leaves it as it is."""
+    shelf = Shelf(tmp_path, "sqlite")
+    shelf.add("s1", conversation())
+    assert 0 == shelf.run("fsck").code
+    path = spoil_page(tmp_path, "by_time", "store.db")
+    before = path.read_bytes()
+    for ran in (shelf.run("fsck"), shelf.run("fsck", "--repair")):
+        assert (1, ["database"]) == (ran.code, kinds(ran.out))
+        assert "damaged; put it back from a backup" in ran.out
+    assert before == path.read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,10 @@ from typing import Literal
 
 import pytest
 
+from acpd.storage.contract import Key
+from acpd.wire.lines import Header
+from acpd_backends.jsonl import JsonlJournals
+from acpd_backends.names import Layout
 from tests.cli import acpd
 from tests.cli.test_removing import while_open
 from tests.cli.test_stored import Shelf, conversation
@@ -63,6 +68,40 @@ def test_a_project_that_moved(backend: Backend, tmp_path: Path) -> None:
     for catalog in (tmp_path / "data" / ".acpd").glob("*.db*"):
         catalog.unlink()
     assert {**where, "one": str(new), "below": f"{new}/lib/x"} == folders(shelf), "the log knows it"
+
+
+def directories(shelf: Shelf, session: str) -> tuple[str, tuple[str, ...]]:
+    """The folders that an agent is given, by the log."""
+
+    async def peek() -> Header:
+        return (await JsonlJournals(Layout(shelf.home / "data")).peek(Key("agent", session)))[0]
+
+    header = asyncio.run(peek())
+    return header.cwd, header.additionalDirectories
+
+
+def test_additional_directories_move_too(tmp_path: Path) -> None:
+    """Those below the old folder are then below the new one, also of a session elsewhere; the others stay; again all follow."""
+    new, newer = tmp_path / "new", tmp_path / "newer"
+    new.mkdir()
+    newer.mkdir()
+    shelf = Shelf(tmp_path)
+    shelf.add("in", conversation(), cwd="/gone/p", directories=("/gone/p/lib", "/other", "/gone/p-2"))
+    shelf.add("out", conversation(), cwd="/other", directories=("/other/x", "/gone/p"))
+    shelf.add("not", conversation(), cwd="/other", directories=("/gone",))
+    before = logs(tmp_path)
+    said = {f"in: /gone/p -> {new}", f"in: /gone/p/lib -> {new}/lib", f"out: /gone/p -> {new}"}
+    assert said == set(shelf.run("cwd", "--dry-run", "/gone/p", str(new)).out.splitlines())
+    assert said == set(shelf.run("cwd", "/gone/p", str(new)).out.splitlines())
+    assert (str(new), (f"{new}/lib", "/other", "/gone/p-2")) == directories(shelf, "in")
+    assert ("/other", ("/other/x", str(new))) == directories(shelf, "out")
+    assert before["not"] == logs(tmp_path)["not"]
+    assert (0, "") == (shelf.run("fsck").code, shelf.run("cwd", "/gone/p", str(new)).out)
+    assert 0 == shelf.run("cwd", str(new), str(newer)).code
+    assert 0 == shelf.run("cwd", "/gone", str(tmp_path)).code
+    assert (str(newer), (f"{newer}/lib", "/other", f"{tmp_path}/p-2")) == directories(shelf, "in")
+    assert ("/other", ("/other/x", str(newer))) == directories(shelf, "out")
+    assert 0 == shelf.run("fsck").code
 
 
 def test_both_names_of_a_folder(tmp_path: Path) -> None:

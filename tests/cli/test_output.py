@@ -82,10 +82,28 @@ def test_progress_is_for_who_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line of a terminal's stderr, not too often, that goes again; nothing in a file."""
     for stream in (Terminal(), io.StringIO()):
         monkeypatch.setattr("sys.stderr", stream)
-        progress = Progress("{} done")
+        progress = Progress("reading")
         for number in range(1000):
             progress.tell(number)
         progress.end()
         written = stream.getvalue()
-        assert written.startswith("\r\x1b[K0 done") == written.endswith("\r\x1b[K") == stream.isatty()
+        assert written.startswith("\r\x1b[Kreading: 0 done") == written.endswith("\r\x1b[K") == stream.isatty()
         assert len(written) < 200
+
+
+@pytest.mark.parametrize(
+    ("done", "of", "shown"),
+    [
+        (0, 7, "[....................] 0 of 7"),
+        (51_200, 100_000, "[##########..........] 51,200 of 100,000"),
+        (99, 100, "[###################.] 99 of 100"),
+        (7, 7, "[####################] 7 of 7"),
+        (9, 7, "[####################] 9 of 7"),  # sessions that came meanwhile
+    ],
+)
+def test_progress_has_a_bar_where_the_end_is_known(done: int, of: int, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much of it is full as is done."""
+    stream = Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    Progress("reading logs").tell(done, of)
+    assert f"\r\x1b[Kreading logs {shown}" == stream.getvalue()

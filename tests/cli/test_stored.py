@@ -35,15 +35,28 @@ class Shelf:
         self.env = {"ACPD_STORAGE_BACKEND": backend, **({"ACPD_USER": user} if user else {})}
         self._backend, self._user = backend, user
 
-    def add(self, session: str, entries: Sequence[Json], *, cwd: str = HERE, agent: str = "agent", day: int = 1) -> None:
+    def add(
+        self,
+        session: str,
+        entries: Sequence[Json],
+        *,
+        cwd: str = HERE,
+        agent: str = "agent",
+        day: int = 1,
+        directories: tuple[str, ...] = (),
+    ) -> None:
         """One log. `entries` have no seq and no at; these have `parentId` unless they are facts."""
-        asyncio.run(self._add(session, entries, cwd, agent, f"2026-11-{day:02d}T10:00:00.000Z"))
+        asyncio.run(self._add(session, entries, cwd, agent, f"2026-11-{day:02d}T10:00:00.000Z", directories))
 
-    async def _add(self, session: str, entries: Sequence[Json], cwd: str, agent: str, at: str) -> None:
+    async def _add(
+        self, session: str, entries: Sequence[Json], cwd: str, agent: str, at: str, directories: tuple[str, ...] = ()
+    ) -> None:
         store = open_store(self._backend, self.home / "data", user=self._user, sync="process")
         assert store.journals is not None
         assert store.catalog is not None
-        header = Header(version=1, id=session, cwd=cwd, agent=agent, createdAt=at, user=self._user)
+        header = Header(
+            version=1, id=session, cwd=cwd, agent=agent, createdAt=at, user=self._user, additionalDirectories=directories
+        )
         journal = await store.journals.create(Key(agent, session, self._user), header)
         ids = Ids()
         for seq, entry in enumerate(entries, 1):

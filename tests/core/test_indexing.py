@@ -15,7 +15,7 @@ from acpd.errors import RequestError, StoreError
 from acpd.indexing import catch_up, catch_up_all
 from acpd.needs import Store
 from acpd.storage.contract import Catalog, Journals, Key, Row, SearchCatalog
-from acpd.storage.finding import Batch, Find, Hit
+from acpd.storage.hits import Batch, Find, Hit
 from acpd.storage.queries import parse
 from acpd.wire.lines import Header, Stored
 from tests.agents.house import House
@@ -172,9 +172,8 @@ async def test_a_save_makes_the_turn_searchable(world: World) -> None:
     assert 1 == len(await hits(world.store.catalog, "straw"))
 
 
-async def test_a_crash_leaves_a_session_behind(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_crash_leaves_a_session_behind(world: World, tmp_path: Path) -> None:
     """What was not searched when acpd was killed is, once the next one has started; and no more than what the log has."""
-    monkeypatch.setattr(indexing, "DELAY", 0)
     session, voice = await world.with_agent()
     attach(session, editor := Editor())
     prompt(session, editor, "p1", "look for needles")

@@ -157,3 +157,22 @@ async def test_a_session_that_cannot_be_recovered_is_not_opened(world: World, tm
         later.mend_disk()
         await later.registry.open(session.id)
         assert [("", "interrupted")] == ends(later.log(session.id))
+
+
+async def test_a_start_lists_what_was_prompted_before_the_crash(world: World, tmp_path: Path) -> None:
+    """Killed in its first turn, or closed before: a session of acpd's own has a row, so that no start need look for its log."""
+    running, voice = await world.with_agent()
+    attach(running, editor := Editor())
+    prompt(running, editor, "p1")
+    await voice.prompted()
+    ended, voice = await world.with_agent()
+    attach(ended, editor := Editor())
+    prompt(ended, editor, "p1")
+    await voice.prompted()
+    voice.end()
+    await ended.idle()
+    await world.registry.close(ended.id)
+    async with world.crashed(tmp_path / "later") as later:
+        await later.store.catalog.mend(later.store.journals)
+        rows, _ = await later.registry.page()
+        assert {running.id: "p1", ended.id: "p1"} == {row.id: row.title for row in rows}

@@ -545,6 +545,21 @@ async def test_a_catalog_that_is_made_anew_is_waited_for(world: World) -> None:
     world.registry.complete.set()
 
 
+async def test_a_session_without_a_row_is_found_by_its_log(world: World) -> None:
+    """Right after a start the catalog may not know a log that was put back: it is opened, or deleted, all the same."""
+    session, _ = await not_known_yet(world)
+    world.registry.complete.set()
+    with pytest.raises(SessionNotFound):
+        await world.registry.open(session.id)
+    world.failed.clear()
+    world.registry.compared = False
+    assert session.id == (await world.registry.open(session.id)).id
+    await world.registry.delete(session.id)
+    with pytest.raises(SessionNotFound):
+        await world.registry.open(session.id)
+    world.failed.clear()
+
+
 async def test_sessions_that_nobody_used_are_forgotten(world: World) -> None:
     """Those never prompted and closed before the time go; open, prompted and younger ones stay."""
     prompted = await closed(world)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from acpd_backends import sqlite
+from acpd_backends.files import failed
 from acpd_backends.sqlite import Database, Mode
 from tests.backends.journal_logs import FaultyFiles
 
@@ -349,6 +350,10 @@ class RecordingFiles(FaultyFiles):
             folder, name = self.disk.place(path)
             self.disk.do(Names(folder, ((name, None),)))
 
+    def commits(self, path: Path) -> None:
+        """A transaction is about to be committed: the fault may refuse it."""
+        self._asked("commit", self.path(path))
+
     def committed(self, path: Path, data: bytes, *, durable: bool) -> None:
         folder, name = self.disk.place(self.path(path))
         self.disk.do(Committed(folder, name, data, durable))
@@ -356,7 +361,7 @@ class RecordingFiles(FaultyFiles):
 
 @contextmanager
 def recorded_databases() -> Generator[None]:
-    """Each commit of a database on recording files is a step, before anybody is told of it."""
+    """Each commit of a database on recording files is a step, before anybody is told of it, and can be refused like one."""
     real = Database._write
 
     def write(self: Database, db: Connection, jobs: list[sqlite._Job], mode: Mode) -> None:
@@ -373,6 +378,12 @@ def recorded_databases() -> Generator[None]:
 
             return job._replace(settle=settle)
 
+        try:
+            files.commits(self.path)
+        except OSError as error:
+            for job in jobs:
+                job.settle(None, failed("write", str(self.path), error))
+            return
         real(self, db, [told(job) for job in jobs], mode)
 
     Database._write = write  # type: ignore[method-assign]

@@ -39,13 +39,17 @@ class Report(Struct):
 
 
 class Examination:
-    """Of one history that was recorded. `limit`: states after a loss of power of one point, at most."""
+    """Of one history that was recorded. `limit`: states after a loss of power of one point, at most.
 
-    def __init__(self, scene: Scene, base: Path, *, limit: int, seed: int = 0, power: bool = True) -> None:
+    `searched`: one of so many states is searched, too.
+    """
+
+    def __init__(self, scene: Scene, base: Path, *, limit: int, seed: int = 0, power: bool = True, searched: int = 4) -> None:
         self.scene = scene
         self.base = base
         self.limit = limit
         self.power = power
+        self.searched = searched
         self.rng = random.Random(seed)
         self.report = Report()
         self.seen: set[tuple[bytes, int]] = set()
@@ -78,9 +82,9 @@ class Examination:
         self.report.states += 1
         folder = self.base / "state"
         try:
-            promised = expected(self.scene.disk, crash.number, power=crash.power)
-            lines = written(self.scene.disk, crash.number)
-            await Check(crash, promised, lines, folder, self.scene.backend).run()
+            check = self.check(crash, folder)
+            check.searches = self.report.states % self.searched == 1 % self.searched
+            await check.run()
         except Exception as violation:
             kind = "a loss of power" if crash.power else "kill -9"
             step = self.scene.disk.steps[crash.number - 1] if crash.number else "nothing"
@@ -89,6 +93,10 @@ class Examination:
             raise Violation(f"{violation} - {where}") from violation
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def check(self, crash: Crash, folder: Path) -> Check:
+        promised = expected(self.scene.disk, crash.number, power=crash.power)
+        return Check(crash, promised, written(self.scene.disk, crash.number), folder, self.scene.backend)
 
 
 def _digest(state: State) -> bytes:

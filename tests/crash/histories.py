@@ -123,7 +123,7 @@ async def branching(scene: Scene) -> None:
     await scene.saved(session)
 
 
-async def _left_open(scene: Scene) -> LiveSession:
+async def left_open(scene: Scene) -> LiveSession:
     """A turn that runs, with updates, a question and prompts that wait."""
     session = await scene.new()
     await scene.turn(session, "p1", "one")
@@ -137,7 +137,7 @@ async def _left_open(scene: Scene) -> LiveSession:
 
 async def killed(scene: Scene) -> None:
     """kill -9 in a turn; the next acpd closes what was left open, and goes on."""
-    session = await _left_open(scene)
+    session = await left_open(scene)
     await scene.killed()
     session = await scene.load(session.id)
     await scene.turn(session, "p4", "four")
@@ -145,7 +145,7 @@ async def killed(scene: Scene) -> None:
 
 async def torn(scene: Scene) -> None:
     """kill -9 in the middle of a write: the next acpd cuts the torn line off, and goes on."""
-    session = await _left_open(scene)
+    session = await left_open(scene)
     last = next(step for step in reversed(scene.disk.steps) if isinstance(step, Write))
     await scene.killed(cut=len(last.data) // 2)
     session = await scene.load(session.id)
@@ -154,7 +154,7 @@ async def torn(scene: Scene) -> None:
 
 async def unended(scene: Scene) -> None:
     """As `torn`, but only the newline is missing."""
-    session = await _left_open(scene)
+    session = await left_open(scene)
     last = next(step for step in reversed(scene.disk.steps) if isinstance(step, Write))
     await scene.killed(cut=len(last.data) - 1)
     session = await scene.load(session.id)
@@ -187,17 +187,17 @@ async def ahead(scene: Scene) -> None:
 
 async def holes(scene: Scene) -> None:
     """A loss of power leaves zeros in the middle of a log; the next acpd goes on with what can be read, and is killed."""
-    session = await _left_open(scene)
+    session = await left_open(scene)
     rng = random.Random(0)
     log = f"{scene.witness.folder}/{session.id}.log.jsonl"
     found = (crash.state for crash in Powers(scene.disk, len(scene.disk.steps)).each(5000, rng))
-    await scene.lost_power(next(state for state in found if _has_hole(state.get(log) or b"")))
+    await scene.lost_power(next(state for state in found if has_hole(state.get(log) or b"")))
     session = await scene.load(session.id)
     await scene.turn(session, "p4", "four")
     await scene.close(session)
 
 
-def _has_hole(log: bytes) -> bool:
+def has_hole(log: bytes) -> bool:
     """Whether a readable line stands behind zeros."""
     before, zeros, behind = log.rpartition(b"\0")
     return bool(before and zeros and behind.endswith(b"\n"))

@@ -22,8 +22,9 @@ from acpd_backends.jsonl import JsonlJournals
 from acpd_backends.logfile import LogFile, LogPaths
 from tests.backends.journal_logs import plain
 from tests.core.world import Editor, World, load, prompt, until
+from tests.crash import searched
 from tests.crash.disk import Disk, Mark, Truncate, Write
-from tests.crash.scene import Broken, Deleting, Keeping, Promise, parsed, put, readable
+from tests.crash.scene import Broken, Deleting, Keeping, Promise, Repairing, parsed, put, readable
 from tests.crash.states import Crash
 from tests.support.fold import fold
 from tests.support.walk import below, contents
@@ -47,6 +48,7 @@ class Session(Struct):
     """What may stand in the place of a kept value, because nobody was told yet."""
     deleting: bool = False
     deleted: bool = False
+    repair: Repairing | None = None
 
 
 def expected(disk: Disk, number: int, *, power: bool) -> dict[str, Session]:
@@ -56,13 +58,15 @@ def expected(disk: Disk, number: int, *, power: bool) -> dict[str, Session]:
         promise = step.promise if isinstance(step, Mark) else None
         if isinstance(promise, Broken):
             raise Violation(promise.why)
-        if isinstance(promise, Promise | Keeping | Deleting):
+        if isinstance(promise, Promise | Keeping | Deleting | Repairing):
             _add(found.setdefault(promise.session, Session()), promise, power=power)
     return found
 
 
-def _add(session: Session, promise: Promise | Keeping | Deleting, *, power: bool) -> None:
-    if isinstance(promise, Promise):
+def _add(session: Session, promise: Promise | Keeping | Deleting | Repairing, *, power: bool) -> None:
+    if isinstance(promise, Repairing):
+        session.repair = promise
+    elif isinstance(promise, Promise):
         if (promise.power or not power) and len(promise.log) > len(session.log):
             session.log, session.what = promise.log, promise.what
     elif isinstance(promise, Deleting):
@@ -92,6 +96,8 @@ class Check:
         self.crash = crash
         self.promised = promised
         self.lines = lines
+        self.searches = True
+        """Whether to look also at what a search finds, which costs as much as all else."""
         self.base = base
         put(crash.state, base)
         self.world = World(base / "store", backend=backend)
@@ -107,6 +113,7 @@ class Check:
             await self.world.store.catalog.recover(self.world.store.journals)
             self._logs()
             await self._listing()
+            await self._found()
             await self._forgotten()
             for name in sorted({*self.promised, *self.before}):
                 await self._session(name, self.promised.get(name, Session()))
@@ -124,14 +131,36 @@ class Check:
                 raise Violation(f"{session.what} left, and the log is not there")
             if not self.before[name].startswith(session.log):
                 raise Violation(f"{session.what} left, and a part of the log before it is lost")
+            if session.repair is not None:
+                self._repair(session.repair)
+
+    def _repair(self, repair: Repairing) -> None:
+        """The damaged log, or a copy in its place and the damaged one beside it; of a repair that was answered the copy."""
+        now = self.before[repair.session]
+        kept = contents(self.base, f"{repair.session}.log.jsonl.damaged-*").values()
+        if now != repair.before and repair.before not in kept:
+            raise Violation("a repaired copy has the log's place, and the damaged log is not kept")
+        if repair.after is not None and not now.startswith(repair.after):
+            raise Violation("a repair was answered, and its copy is not there")
 
     async def _listing(self) -> None:
-        rows = {row.id for row in await self.world.store.catalog.page()}
+        rows = {row.id: row for row in await self.world.store.catalog.page()}
         for name, session in self.promised.items():
             if not session.deleting and b'"type":"prompt"' in session.log and name not in rows:
                 raise Violation(f"session {name} was prompted and is not listed")
             if session.deleted and name in rows:
                 raise Violation(f"session {name} was deleted and is listed")
+        for name, row in rows.items():
+            if row.cwd != (folder := _folder(self.before.get(name, b""))):
+                raise Violation(f"session {name} is listed in {row.cwd} and is in {folder}")
+
+    async def _found(self) -> None:
+        if not self.searches:
+            return
+        logs = {name: session.log for name, session in self.promised.items() if session.deleted or not session.deleting}
+        deleted = {name for name, session in self.promised.items() if session.deleted}
+        for fault in await searched.faults(self.world.store, logs, deleted):
+            raise Violation(fault)
 
     async def _forgotten(self) -> None:
         """A day later, what nobody ever prompted is removed; here at once, of what somebody has prompted."""
@@ -302,6 +331,12 @@ def _said(found: dict[str, Any]) -> dict[str, Any]:
 def _last(log: bytes, kind: str) -> dict[str, Any]:
     found = [line for line in map(readable, log.split(b"\n")) if line is not None and line["type"] == kind]
     return found[-1] if found else {}
+
+
+def _folder(log: bytes) -> str:
+    """Where the project is, by the newest fact that says so."""
+    found = [line for line in map(readable, log.split(b"\n")) if line is not None and line.get("cwd")]
+    return str(found[-1].get("folder") or found[-1]["cwd"]) if found else ""
 
 
 def _said_in(log: bytes) -> list[str]:

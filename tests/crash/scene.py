@@ -57,6 +57,14 @@ class Deleting(NamedTuple):
     done: bool
 
 
+class Repairing(NamedTuple):
+    """A repair of this log was asked for, and (`after`) done: that is the log now, and the damaged one is kept."""
+
+    session: str
+    before: bytes
+    after: bytes | None
+
+
 class Broken(NamedTuple):
     """A promise that was not true when it was made."""
 

@@ -26,7 +26,7 @@ FOR_EVER = 1_000_000
 SYNCS = frozenset({"fsync", "fdatasync"})
 FAULTS = {
     "full once": Fault(errno.ENOSPC, 0, 1),
-    "full": Fault(errno.ENOSPC, 0, FOR_EVER, frozenset({"open", "write", "mkdir"})),
+    "full": Fault(errno.ENOSPC, 0, FOR_EVER, frozenset({"open", "write", "mkdir", "commit"})),
     "broken for a while": Fault(errno.EIO, 0, 3),
     "read-only": Fault(errno.EROFS, 0, FOR_EVER),
     "short write": Fault(0, 0, 1, frozenset({"write"})),
@@ -37,8 +37,8 @@ HISTORIES = ("one_turn", "blob", "asking", "settings", "keeping", "reopening", "
 """Those without a crash: what a sync that failed took along is written again by the acpd that saw it, if that lives."""
 
 
-async def faulty(history: str, fault: Fault, at: int, disks: Path) -> Faulty:
-    return await with_fault(SHORT[history], disks / f"{history}-{at}", fault._replace(at=at))
+async def faulty(history: str, fault: Fault, at: int, disks: Path, backend: str = "workspace") -> Faulty:
+    return await with_fault(SHORT[history], disks / f"{backend}-{history}-{at}", fault._replace(at=at), backend=backend)
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -47,6 +47,26 @@ async def test_a_sample_of_faults(name: str, disks: Path) -> None:
     rng = random.Random(name)
     hits = [(await faulty(history, FAULTS[name], rng.randrange(5, 18), disks)).hits for history in rng.sample(HISTORIES, 3)]
     assert all(hits)
+
+
+@pytest.mark.parametrize("backend", ["json", "sqlite"])
+async def test_a_sample_on_the_other_backends(backend: str, disks: Path) -> None:
+    """A fault at one call of the histories that differ there: states in a database, no folder of the agent."""
+    rng = random.Random(backend)
+    for name, history in zip(rng.sample([*FAULTS], 3), ("keeping", "deleting", "one_turn"), strict=True):
+        assert (await faulty(history, FAULTS[name], rng.randrange(5, 18), disks, backend)).hits, (name, history)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("backend", ["json", "sqlite"])
+@pytest.mark.parametrize("name", FAULTS)
+async def test_every_fault_on_the_other_backends(name: str, backend: str, disks: Path) -> None:
+    """At every ninth call of the histories that differ there."""
+    for history in ("keeping", "deleting", "forking", "reopening"):
+        runs, at = 0, 1 + zlib.crc32(f"{name} {history}".encode()) % 9
+        while (await faulty(history, FAULTS[name], at, disks, backend)).hits:
+            runs, at = runs + 1, at + 9
+        assert runs >= 2, history
 
 
 @pytest.mark.e2e

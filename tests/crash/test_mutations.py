@@ -13,23 +13,26 @@ from pathlib import Path
 import pytest
 from msgspec import Raw
 
-from acpd import recovery, registry
+from acpd import moving, recovery, registry
+from acpd.needs import Store
 from acpd.recorder import Recorder
 from acpd.saving import Saver
 from acpd.session import LiveSession
-from acpd.storage.contract import Row
+from acpd.storage.contract import After, Key, Row
 from acpd.wire.lines import Stored
-from acpd_backends import jsonl, logfile
+from acpd_backends import jsonl, logfile, repairs
 from acpd_backends.catalog import SqliteCatalog
 from acpd_backends.files import Files
 from acpd_backends.lineindex import LineIndex
 from acpd_backends.logfile import LogFile
 from acpd_backends.openlog import JsonlJournal
+from tests.crash.commands import COMMANDS
 from tests.crash.examine import Examination, recorded
 from tests.crash.histories import SHORT
 from tests.crash.promises import Violation
 
 LIMIT = 12
+SELDOM = 8
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -115,6 +118,26 @@ def an_answer_before_what_is_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Files, "write_atomic", write_atomic)
 
 
+def a_move_that_nobody_marks(patch: pytest.MonkeyPatch) -> None:
+    async def mark_open(store: Store, key: Key) -> None:
+        """The row stays one of a session that nobody has open."""
+
+    patch.setattr(moving, "mark_open", mark_open)
+
+
+def a_repair_that_keeps_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(repairs, "_keep", lambda paths, files: paths.damaged(1))
+
+
+def an_index_that_is_believed(patch: pytest.MonkeyPatch) -> None:
+    """What was searched before is taken for all that there is."""
+
+    async def behind(self: SqliteCatalog, /, *, after: After | None = None, limit: int = 100) -> list[Row]:
+        return []
+
+    patch.setattr(SqliteCatalog, "behind", behind)
+
+
 MUTATIONS: list[tuple[Plant, str, str]] = [
     (no_sync_before_the_answer, "one_turn", "left, and (a part of the log before it is lost|the log is not there)"),
     (no_sync_of_the_folder, "one_turn", "left, and the log is not there"),
@@ -126,6 +149,9 @@ MUTATIONS: list[tuple[Plant, str, str]] = [
     (a_catalog_that_forgets_who_is_open, "unprompted", "prompted and is not listed"),
     (a_state_ahead_of_the_log, "ahead", "the state acpd.config says"),
     (an_answer_before_what_is_kept, "keeping", "was told that memory is kept"),
+    (a_move_that_nobody_marks, "moved", "is listed in /tmp and is in /moved"),
+    (a_repair_that_keeps_nothing, "repaired", "the damaged log is not kept"),
+    (an_index_that_is_believed, "one_turn", "'p1' was promised of session .* and is not found"),
 ]
 WRITING = {no_sync_before_the_answer, no_sync_of_the_folder, a_blob_behind_its_line, folders_without_sync}
 
@@ -136,8 +162,8 @@ async def test_a_planted_bug_is_found(
 ) -> None:
     """The text of what was found says what was broken, and where."""
     plant(monkeypatch)
-    scene = await recorded(SHORT[history], disks / "history")
+    scene = await recorded({**SHORT, **COMMANDS}[history], disks / "history")
     if plant in WRITING:  # the acpd that opens what is left is a sound one
         monkeypatch.undo()
     with pytest.raises(Violation, match=words):
-        await Examination(scene, disks, limit=LIMIT).run()
+        await Examination(scene, disks, limit=1 if history in COMMANDS else LIMIT, searched=SELDOM).run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -11,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acpd.storage import context
-from acpd.storage.context import Context
-from acpd.storage.primer import prime
+from acpd.storage.context import Context, Line
+from acpd.storage.primer import Primed, Primer
 from acpd.wire.lines import Stored
 from tests.storage.history import Log, content, text
 from tests.storage.test_replay import history, turns
@@ -277,6 +278,14 @@ def test_corpus_compaction_cut_inside_a_batch() -> None:
 
 def replayed(log: Log) -> list[Json]:
     return [json.loads(frame)["params"]["update"] for frame in log.replay()]
+
+
+def prime(lines: Iterable[bytes | Line], tokens: int) -> Primed:
+    """What a primer tells of these lines."""
+    primer = Primer(tokens)
+    for line in lines:
+        primer.add(line)
+    return primer.told()
 
 
 def primed(lines: list[Json]) -> list[str]:

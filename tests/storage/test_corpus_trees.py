@@ -252,13 +252,13 @@ async def test_a_big_tree_takes_linear_time(kind: str, tmp_path: Path) -> None:
         took.append(await seconds(journals))
         tree = await journals.tree(KEY)
         path = [line async for window in journals.path(KEY) for line in window if line.type != "gap"]
-        assert _size(kind, count) == (len(tree), len(path), len(tree.leaves()))
+        assert size_of(kind, count) == (len(tree), len(path), len(tree.leaves()))
         assert [path[-1].id] == [line.id for line in await journals.last(KEY, 1)]
         log.unlink()
     assert took[1] < 4 * took[0] * 2.5 + 0.1
 
 
-def _size(kind: str, count: int) -> tuple[int, int, int]:
+def size_of(kind: str, count: int) -> tuple[int, int, int]:
     """(entries, length of the path, branches)."""
     sizes = {
         "fan": (count + 1, 2, count),

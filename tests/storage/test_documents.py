@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from acpd.storage import documents as module
 from acpd.storage.documents import LONGEST, Documents
-from acpd.storage.finding import Document
+from acpd.storage.hits import Document
 from acpd.wire.lines import Stored, decode
 
 Json = dict[str, Any]

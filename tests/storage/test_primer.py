@@ -14,8 +14,8 @@ from msgspec import Raw
 
 from acpd.storage import context
 from acpd.storage.context import Line, Message, Summary, text_block
-from acpd.storage.primer import BYTES_PER_TOKEN, HEAD, LEAST_TOKENS, Primed, Primer, prime
-from tests.storage.test_context import context_lines
+from acpd.storage.primer import BYTES_PER_TOKEN, HEAD, LEAST_TOKENS, Primed, Primer
+from tests.storage.test_context import context_lines, prime
 from tests.storage.test_replay import history, turns
 
 LEFT_OUT = re.compile(r"\[(\d+) earlier messages? (?:are|is) left out here\]")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from acpd.storage.contract import Key
-from acpd.storage.upkeep import Checked, Found, Upkeep
+from acpd.storage.upkeep import NEWER, Checked, Found, Upkeep
 from acpd.wire.lines import Header, header_line
 from acpd_backends import fsck, logfolders, repairs
 from acpd_backends.files import TEMP, failed, is_abandoned
@@ -38,7 +38,8 @@ class JsonlUpkeep(Upkeep):
         self._layout = journals.layout
 
     async def check(self, key: Key, /, *, live: bool) -> Checked:
-        return await self._journals.look("check", key, fsck.check, self._journals.paths(key), live=live)
+        checked = await self._journals.look("check", key, fsck.check, self._journals.paths(key), live=live)
+        return checked._replace(found=[*_other_id(key, checked, self._journals.log_path(key)), *checked.found])
 
     async def repair(self, key: Key, header: Header, /) -> list[str]:
         return [str(await self._journals.look("repair", key, repairs.repair, self._journals.paths(key), header, self._files))]
@@ -84,6 +85,13 @@ class JsonlUpkeep(Upkeep):
             return await asyncio.to_thread(work, user, *more)
         except OSError as error:
             raise failed("look through", f"the store {self._layout.home(user)}", error) from error
+
+
+def _other_id(key: Key, checked: Checked, path: str) -> list[Found]:
+    """The id that a header gives is nowhere gone by."""
+    if checked.header is None or checked.header.id == key.session or any(each.kind == NEWER for each in checked.found):
+        return []
+    return [Found(kind="other-id", path=path, line=1, detail=checked.header.id)]
 
 
 def _context(paths: LogPaths, header: Header) -> Iterator[bytes]:

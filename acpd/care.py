@@ -113,6 +113,13 @@ def _of_row(known: Row | None, row: Row, path: str) -> list[Found]:
     return [Found(kind="row-behind", path=path, detail=", ".join(wrong))] if wrong else []
 
 
+async def mark_open(store: Store, key: Key) -> None:
+    """Before a log is changed: should this process not live to say what it did, the next start reads it again."""
+    row = await store.catalog.get(key.session)
+    if row is not None:
+        await store.catalog.put(replace(row, state="open"))
+
+
 async def mend(store: Store, key: Key) -> Report:
     """What is still wrong after all was put right that can be. Raises SessionBusy, SessionNotFound, StoreError."""
     await store.lease.take(key)
@@ -148,6 +155,7 @@ async def _mend_log(store: Store, key: Key, found: list[Found]) -> list[str]:
     kinds = {each.kind for each in found}
     if store.journals.upkeep is None or not any(KINDS[kind].log for kind in kinds):
         return []
+    await mark_open(store, key)
     return await store.journals.upkeep.repair(key, made_up(key, await store.catalog.get(key.session)))
 
 
