@@ -171,7 +171,7 @@ class Asks:
         if ask.seq <= attachment.seen:
             client.expect(ask.call, partial(self._answered, ask, client))
         else:
-            client.call(ask.method, ask.outgoing, partial(self._answered, ask, client), ask.call)
+            client.call(ask.method, ask.outgoing, partial(self._answered, ask, client), ask.call, attachment.place(ask.seq))
 
     def _one_for(self, ask: Ask) -> Client | None:
         """Who prompted, else the longest attached that can."""

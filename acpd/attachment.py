@@ -40,7 +40,7 @@ class Client(Protocol):
     @property
     def paused(self) -> bool: ...
     def send(self, data: bytes, /) -> None: ...
-    def call(self, method: str, params: bytes, then: Then, identifier: bytes | None = None, /) -> bytes: ...
+    def call(self, method: str, params: bytes, then: Then, identifier: bytes | None = None, place: bytes = b"", /) -> bytes: ...
     def expect(self, identifier: bytes, then: Then, /) -> None: ...
     def forget(self, identifier: bytes, /) -> None: ...
     def notify(self, method: str, params: bytes, /) -> None: ...
@@ -86,10 +86,9 @@ class Attachment:
         self._behind = behind
         self._after: list[tuple[int, bytes]] = []
 
-    @property
-    def place(self) -> bytes:
-        """The session and the cursor, for an answer that the client gets now."""
-        return b"%b:%d" % (self._name, self.cursor)
+    def place(self, seq: int = 0) -> bytes:
+        """The session and the cursor, for an answer that the client gets now, or for the line that has this seq."""
+        return b"%b:%d" % (self._name, max(self.cursor, seq))
 
     def placed(self, seq: int, frames: bytes) -> bytes:
         """The frames of one line as this client gets them."""
@@ -97,7 +96,6 @@ class Attachment:
             return frames
         if self.skip and seq == self.cursor + 1:
             frames = b"\n".join(frames.split(b"\n")[self.skip :])
-        self.skip = 0
         return cursors.placed(self._name, seq, frames)
 
     def placed_in_replay(self, until: int, number: int, frame: bytes) -> bytes:
@@ -153,6 +151,6 @@ class Attachment:
 
     def reached(self, seq: int) -> None:
         """The cursor moves to `seq`; answers that waited for it leave."""
-        self.cursor = seq
+        self.cursor, self.skip = seq, 0
         while self._after and self._after[0][0] <= seq:
             self.client.send(self._after.pop(0)[1])

@@ -218,13 +218,13 @@ class Peer(asyncio.Protocol):
             self._writer.write(b"".join(self._out) if len(self._out) > 1 else self._out[0])
         self._out.clear()
 
-    def call(self, method: str, params: bytes, then: Then, identifier: bytes | None = None) -> bytes:
-        """Send a request; `then(result, error)` comes once. Returns its id."""
+    def call(self, method: str, params: bytes, then: Then, identifier: bytes | None = None, place: bytes = b"") -> bytes:
+        """Send a request; `then(result, error)` comes once. Returns its id. `place`: as for `answer`."""
         if self.closed:
             self._loop.call_soon(then, None, Unanswered("the connection has ended"))
             return b""
         identifier, line = self._rpc.call(method, params, then, identifier)
-        self.send(self._dressed(line))
+        self.send(self._dressed(line, place=place))
         return identifier
 
     def expect(self, identifier: bytes, then: Then) -> None:

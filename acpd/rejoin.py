@@ -70,7 +70,7 @@ async def _set_up_again(
     parse = _PARSERS.get(method)
     setup = messages.passed_on(parse(params), params) if parse is not None else None
     attachment = await reattach(connection, session_id, cursor, setup)
-    connection.peer.answer(identifier, b"{}", attachment.place if attachment is not None else b"", sets_up=True)
+    connection.peer.answer(identifier, b"{}", attachment.place() if attachment is not None else b"", sets_up=True)
 
 
 async def reattach(connection: Connection, session_id: str, cursor: Cursor, setup: bytes | None) -> Attachment | None:

@@ -81,8 +81,8 @@ class Connection:
     def send(self, data: bytes, /) -> None:
         self.peer.send(data)
 
-    def call(self, method: str, params: bytes, then: Then, identifier: bytes | None = None, /) -> bytes:
-        return self.peer.call(method, params, then, identifier)
+    def call(self, method: str, params: bytes, then: Then, identifier: bytes | None = None, place: bytes = b"", /) -> bytes:
+        return self.peer.call(method, params, then, identifier, place)
 
     def expect(self, identifier: bytes, then: Then, /) -> None:
         self.peer.expect(identifier, then)
@@ -307,7 +307,7 @@ class Connection:
             raise
         attachment = session.attach(self, raw)
         answer = splice.replace(result, "sessionId", session.id_json)
-        self.peer.answer(identifier, answer, attachment.place, sets_up=True)
+        self.peer.answer(identifier, answer, attachment.place(), sets_up=True)
         session.audience.start(attachment)
         link.bind(session, link.inner)
         link.release()
@@ -333,7 +333,7 @@ class Connection:
         await session.audience.replay(attachment, self._earlier.replayed(session.id, self.peer.number(identifier)))
         with _reading_on(session, attachment):
             await session.scribe.settled()
-        self.peer.answer(identifier, session.setup_answer(), attachment.place, sets_up=True)
+        self.peer.answer(identifier, session.setup_answer(), attachment.place(), sets_up=True)
         session.audience.start(attachment)
         self._start_behind(session)
 
@@ -350,7 +350,7 @@ class Connection:
                 self.log("agent did not start", str(error))
             session.scribe.commit()
             await session.scribe.settled()
-        self.peer.answer(identifier, session.setup_answer(), attachment.place, sets_up=True)
+        self.peer.answer(identifier, session.setup_answer(), attachment.place(), sets_up=True)
         session.audience.start(attachment)
 
     async def _open(self, said: messages.OldSession, params: Params) -> LiveSession:
@@ -386,7 +386,7 @@ class Connection:
         session.host = self.host
         attachment = session.attach(self, messages.passed_on(said, params))
         answer = session.setup_answer()
-        self.peer.answer(identifier, splice.replace(answer, "sessionId", session.id_json), attachment.place, sets_up=True)
+        self.peer.answer(identifier, splice.replace(answer, "sessionId", session.id_json), attachment.place(), sets_up=True)
         session.audience.start(attachment)
 
     async def list(self, _identifier: bytes, params: Params) -> bytes:

@@ -242,6 +242,6 @@ async def test_a_start_looks_for_logs_when_listings_are_served(tmp_path: Path, m
         monkeypatch.setattr(daemon, "DELAY", 0)
         registry.compared = False
         registry.complete.clear()
-        await made(tmp_path)._recover(house.pool, registry)
+        await made(tmp_path)._recover(registry)
         assert [(REST, True, False)] == told
         assert registry.compared

@@ -122,6 +122,6 @@ class ShimPeer(Peer):
     def _dressed(self, line: bytes, answered: bytes | None = None, place: bytes = b"", *, sets_up: bool = False) -> bytes:
         number = self._numbers.pop(answered, 0) if answered is not None else 0
         if not number:
-            return b"- - %b" % line
+            return b"%b - %b" % (place or b"-", line)
         keep = b"*" if number in self._initializing else b"+" if sets_up and place else b""
         return b"%b %d%b %b" % (place or b"-", number, keep, line)

@@ -68,6 +68,7 @@ class Editor(Changes):
     async def _read(self, reader: asyncio.StreamReader) -> None:
         while line := await reader.readline():
             if self.lines == self.lose_at:  # this line is lost, and all behind it
+                self.lose_at = -1
                 break
             self.lines += 1
             place, settles, text = line.split(b" ", 2)
@@ -122,9 +123,9 @@ class Editor(Changes):
         assert self._reading is not None
         self._writer.close()
         await self._reading
-        assert self._server is not None
-        await self.until(lambda: self._server.peer.closed and not self._server._running)
-        await asyncio.sleep(0)
+        server = self._server
+        assert server is not None
+        await self.until(lambda: server.peer.closed and not server._running)
 
     @property
     def seqs(self) -> list[int]:
@@ -245,7 +246,10 @@ async def test_an_ask_is_not_asked_twice_over_a_lost_connection(house: House) ->
     await editor.answered(editor.ask("initialize", **INITIALIZE))
     new = await editor.answered(editor.ask("session/new", cwd=str(house.root), mcpServers=[]))
     session = new["result"]["sessionId"]
-    asks: Callable[[], list[Json]] = lambda: [each for each in editor.got if each.get("method") == "session/request_permission"]
+
+    def asks() -> list[Json]:
+        return [each for each in editor.got if each.get("method") == "session/request_permission"]
+
     for number in (1, 2):
         prompt = editor.ask("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "ask"}])
         await editor.until(lambda number=number: len(asks()) == number)  # type: ignore[misc]
@@ -257,7 +261,7 @@ async def test_an_ask_is_not_asked_twice_over_a_lost_connection(house: House) ->
         ask = asks()[-1]
         option = ask["params"]["options"][0]["optionId"]
         if number == 1:
-            await editor.until(lambda: any(each.token for each in map(lambda one: one.client, house.registry.live[session].audience.attachments)))
+            await editor.until(lambda: [each for each in house.registry.live[session].audience.attachments if each.live])
             editor.write(id=ask["id"], result={"outcome": {"outcome": "selected", "optionId": option}})
             assert {"stopReason": "end_turn"} == (await editor.answered(prompt))["result"]
         else:

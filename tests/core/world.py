@@ -115,7 +115,7 @@ class Editor(Changes):
             self.raw.append(line)
             self.got.append(json.loads(line))
 
-    def call(self, method: str, params: bytes, then: Then, identifier: bytes | None = None, /) -> bytes:
+    def call(self, method: str, params: bytes, then: Then, identifier: bytes | None = None, _place: bytes = b"", /) -> bytes:
         identifier = identifier or b'"call-%d"' % len(self.raw)
         self.asked[json.loads(identifier)] = (method, json.loads(params), then)
         self.send(envelope.request(identifier, method, params))
