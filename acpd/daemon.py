@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
-import queue
-import select
 import signal
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from acpd.agents.pool import AgentPool, Host, Log
+from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import Restorer
 from acpd.config import AgentChoice, Config, Paths
 from acpd.errors import AcpdError
 from acpd.indexing import catch_up_all
+from acpd.logger import Logger, Noise
 from acpd.needs import Settings, Store
 from acpd.registry import Registry
 from acpd.router import Connection
@@ -62,103 +59,6 @@ def serve_stdio(config: Config, paths: Paths, choice: AgentChoice) -> int:
         daemon.log.close()
 
 
-class _Stderr:
-    """A file for acpd's log. A thread writes it: an editor that does not read it stops nothing.
-
-    Lines that find no room are dropped, and counted in a line of their own once those before them are written.
-    """
-
-    FD = 2
-    ROOM = 1000
-
-    def __init__(self) -> None:
-        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._dropped = self._told = 0
-        self._thread = threading.Thread(target=self._run, daemon=True, name="log")
-        self._thread.start()
-
-    def write(self, text: str) -> None:
-        if self._lines.qsize() < self.ROOM:
-            self._lines.put(text.encode(errors="replace"))
-        else:
-            self._dropped += 1
-
-    def flush(self) -> None:
-        """The thread writes at once."""
-
-    def close(self, seconds: float) -> None:
-        """Wait that long for what is not written yet."""
-        self._lines.put(None)
-        self._thread.join(seconds)
-
-    def _run(self) -> None:
-        with contextlib.suppress(OSError):  # nobody can read it any more
-            while line := self._lines.get():
-                self._write(line)
-                if self._lines.empty():
-                    self._tell()
-            self._tell()
-
-    def _tell(self) -> None:
-        count = self._dropped - self._told
-        if count:
-            self._write(b'level=warning event="lines of this log were dropped: nobody read it" count=%d\n' % count)
-            self._told += count
-
-    def _write(self, data: bytes) -> None:
-        while data:
-            try:
-                data = data[os.write(self.FD, data) :]
-            except BlockingIOError:
-                select.select([], [self.FD], [])
-
-
-class Logger:
-    """acpd's own log, on stderr. structlog is imported with the first line that is logged: a start logs nothing."""
-
-    CLOSE_SECONDS = 1.0
-    """How long the end of acpd waits for who reads stderr."""
-
-    def __init__(self, level: str) -> None:
-        self._level = level
-        self._logger: Any = None
-        self._file: _Stderr | None = None
-
-    def __call__(self, level: str, event: str, **values: object) -> None:
-        if self._logger is None:
-            import structlog  # 17 ms
-
-            stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
-            shape = structlog.processors.LogfmtRenderer(key_order=("timestamp", "level", "event"))
-            self._file = _Stderr()
-            self._logger = structlog.wrap_logger(
-                structlog.WriteLogger(self._file),  # type: ignore[arg-type]  # all of a file that it uses
-                processors=[structlog.processors.add_log_level, stamp, structlog.processors.format_exc_info, shape],
-                wrapper_class=structlog.make_filtering_bound_logger(self._level),
-            )
-        getattr(self._logger, level)(event, **values)
-
-    def close(self) -> None:
-        """Nothing is logged any more. What was is written, unless nobody reads it."""
-        if self._file is not None:
-            self._file.close(self.CLOSE_SECONDS)
-
-
-class _Noise(Log):
-    """Reports an agent's noise, a bounded number of lines."""
-
-    LIMIT = 20
-
-    def __init__(self, log: Logger) -> None:
-        self._log = log
-        self._lines: dict[str, int] = {}
-
-    def noise(self, agent: str, why: str) -> None:
-        count = self._lines[agent] = self._lines.get(agent, 0) + 1
-        if count <= self.LIMIT:
-            self._log("info", "noise from agent", agent=agent, line=why[:200], last=count == self.LIMIT)
-
-
 class Daemon:
     """One store, its sessions, its agents."""
 
@@ -193,7 +93,7 @@ class Daemon:
         store = await self._open_store()
         runtime: Runtime = resolve(_LINKS)(Path(self._paths.runtime) / "links")
         known = {name: config.choose(name) for name in config.agents.programs}
-        pool = AgentPool(runtime, settings, self._tasks, _Noise(self.log), known)
+        pool = AgentPool(runtime, settings, self._tasks, Noise(self.log), known)
         registry = Registry(store, Restorer(pool), settings, self._tasks, config.user)
         connection = Connection(registry, pool, Host(choice, dict(os.environ)), self._tasks, stopping.set)
         connection.log = lambda event, text: self.log("info", event, text=text)
