@@ -116,12 +116,6 @@ def test_a_store_that_lacks_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
         stores._whole(Backend(None))  # type: ignore[arg-type]
 
 
-@pytest.fixture(autouse=True)
-def imported_before() -> None:
-    """The first line that is logged imports structlog, which looks at folders: not on a loop that is watched."""
-    __import__("structlog")
-
-
 class Part:
     """A part of the daemon that can be closed or stopped; which fails; one that `hangs` has no end."""
 
