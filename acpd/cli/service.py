@@ -23,8 +23,8 @@ MARKER = "# Written by `acpd service install`; `acpd service uninstall` removes 
 UNITS = ("acpd.service", "acpd.socket")
 USER = "acpd"
 _FILES = "acpd_backends.files:FILES"
-_TEMPLATES = ("units", os.path.join("..", "..", "config", "systemd"))
-"""Beside this module in a wheel; of a checkout where they are."""
+_TEMPLATES = Path(__file__).resolve().parent / "units"
+"""In a checkout a link to where people look for units; in a wheel the files."""
 
 
 class Place(NamedTuple):
@@ -60,19 +60,10 @@ def service(call: Call) -> int:
 
 def units(whose: str, program: str) -> dict[str, str]:
     """From the name of each unit to its text. `program`: the path of acpd."""
-    folder = _templates() / whose
     # systemd.syntax(7): quotes, backslashes and % mean something there
     quoted = '"{}"'.format(program.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%"))
     shown = program if shlex.quote(program) == program and "%" not in program else quoted
-    return {name: MARKER + (folder / name).read_text(encoding="utf-8").replace("@ACPD@", shown) for name in UNITS}
-
-
-def _templates() -> Path:
-    here = Path(__file__).resolve().parent
-    for candidate in _TEMPLATES:
-        if (found := (here / candidate).resolve()).is_dir():
-            return found
-    raise AcpdError(f"the units are missing beside {here}", hint="install acpd again")
+    return {name: MARKER + (_TEMPLATES / whose / name).read_text(encoding="utf-8").replace("@ACPD@", shown) for name in UNITS}
 
 
 def _install(call: Call, place: Place) -> int:
