@@ -59,10 +59,11 @@ def service(call: Call) -> int:
 
 
 def units(whose: str, program: str) -> dict[str, str]:
-    """From the name of each unit to its text. `program`: the path of acpd."""
-    # systemd.syntax(7): quotes, backslashes and % mean something there
-    quoted = '"{}"'.format(program.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%"))
-    shown = program if shlex.quote(program) == program and "%" not in program else quoted
+    """From the name of each unit to its text. `program`: the path of acpd. Raises ConfigError for one that no unit may have."""
+    if set(program) & {'"', "'", "\\"} or not program.isprintable():
+        raise ConfigError(f"systemd cannot start {program!r}: quotes, backslashes", hint="install acpd in another folder")
+    path = program.replace("%", "%%")
+    shown = path if shlex.quote(path) == path else f'"{path}"'
     return {name: MARKER + (_TEMPLATES / whose / name).read_text(encoding="utf-8").replace("@ACPD@", shown) for name in UNITS}
 
 

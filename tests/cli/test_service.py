@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from acpd.cli.service import MARKER, UNITS, units
+from acpd.errors import ConfigError
 from tests.cli.acpd import Ran, run
 
 
@@ -123,4 +124,12 @@ def test_units_say_who_wrote_them(whose: str) -> None:
         assert text.startswith(MARKER)
         assert "@ACPD@" not in text
     assert '\nExecStart="/opt/a b/50%%/acpd" serve\n' in units(whose, "/opt/a b/50%/acpd")[UNITS[0]]
+    assert "\nExecStart=/opt/50%%/acpd serve\n" in units(whose, "/opt/50%/acpd")[UNITS[0]]
     assert "\nExecStart=/usr/bin/acpd serve\n" in units(whose, "/usr/bin/acpd")[UNITS[0]]
+
+
+@pytest.mark.parametrize("program", ["/it's/acpd", '/"/acpd', "/a\\b/acpd", "/a\nb/acpd"])
+def test_a_program_that_systemd_cannot_start(program: str) -> None:
+    """Said before anything is written."""
+    with pytest.raises(ConfigError, match="systemd cannot start"):
+        units("user", program)
