@@ -73,9 +73,12 @@ class Daemon(Struct, frozen=True, kw_only=True):
 
 
 class Log(Struct, frozen=True, kw_only=True):
-    """`[log]`: acpd's own log on stderr, never the sessions'."""
+    """`[log]`: acpd's own log, never the sessions'. `size` in MiB; `file` "" is one in the data folder."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
+    file: Value = ""
+    size: Annotated[int, Meta(ge=1, le=10_000)] = 10
+    keep: Annotated[int, Meta(ge=0, le=10_000)] = 5
 
 
 class AgentChoice(Struct, frozen=True):
@@ -227,6 +230,9 @@ WANTED = {
     "daemon.drain": "seconds, from 0 to 86400",
     "daemon.idle_exit": "seconds, from 0 to 31536000",
     "log.level": '"debug", "info", "warning" or "error"',
+    "log.file": "the path of a file",
+    "log.size": "a whole number of MiB from 1 to 10000",
+    "log.keep": "a whole number from 0 to 10000",
 }
 """What a key may be, for people. A test holds that it has every key."""
 
@@ -235,6 +241,9 @@ WANTED_OF_AGENT = {
     "env": 'a table of texts without NUL, and no = in a name: { NAME = "value" }',
     "cwd": "the path of a folder",
 }
+
+_PATHS = {"storage.path", "log.file"}
+"""What is relative in the file is relative to its folder."""
 
 FLAG_NAMES = {"storage.backend": "--backend", "storage.path": "--storage", "storage.sync": "--sync", "log.level": "--log-level"}
 
@@ -293,7 +302,7 @@ class _Given:
         self.values[section][name] = _value(
             SECTIONS[section], name, value, f"{at}: {key}", WANTED[key], strict=strict, shown=True
         )
-        if key == "storage.path":
+        if key in _PATHS and self.values[section][name]:
             self.values[section][name] = _folder(self.values[section][name], base)
         self.sources[key] = source
 

@@ -62,6 +62,15 @@ def listen_fds(env: MutableMapping[str, str], pid: int) -> list[int]:
     return fds
 
 
+def is_journal(fd: int, env: Mapping[str, str]) -> bool:
+    """Whether what is written to this descriptor goes to the journal; JOURNAL_STREAM of systemd.exec(5)."""
+    try:
+        there = os.fstat(fd)
+    except OSError:
+        return False
+    return env.get("JOURNAL_STREAM") == f"{there.st_dev}:{there.st_ino}"
+
+
 def without_ours(env: Mapping[str, str]) -> dict[str, str]:
     """The environment as programs may have it that acpd starts."""
     return {name: value for name, value in env.items() if name not in OURS}

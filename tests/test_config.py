@@ -71,7 +71,7 @@ def test_file_then_environment_then_flags(paths: Paths) -> None:
 def test_every_key_has_a_variable(paths: Paths, key: str) -> None:
     """The variable of a key is ACPD_, its section and its name, and gives the same value as the file."""
     values = {"storage.sync": "process", "log.level": "error", "storage.backend": "json", "agents.default": "offline"}
-    value = values.get(key, "/there" if key == "storage.path" else "7000")
+    value = values.get(key, "/there" if key in {"storage.path", "log.file"} else "7000")
     section, name = key.split(".")
     got = getattr(getattr(Config.load(paths, {variable(key): value}), section), name)
     write(paths, f"[{section}]\n{name} = {7000 if value == '7000' else repr(value)}\n")
@@ -128,8 +128,8 @@ def test_relative_folders_are_relative_to_the_file(paths: Paths) -> None:
         ("[sessions]\nqueue = 1.5\n", "line 2: sessions.queue is 1.5, must be a whole number"),
         ('[log]\nlevel = "loud"\n', """line 2: log.level is 'loud', must be "debug\""""),
         ('[storage]\n"synk" = 1\n', "line 2: there is no synk in [storage] (did you mean sync?)"),
-        ("[log]\nfile = 1\n", "line 2: there is no file in [log]"),
-        ("[log]\nxyz = 1\n", "line 2: there is no xyz in [log] (known: level)"),
+        ("[log]\nfolder = 1\n", "line 2: there is no folder in [log]"),
+        ("[log]\nxyz = 1\n", "line 2: there is no xyz in [log] (known: level, file, size, keep)"),
         ("[storag]\nx = 1\n", "line 1: there is no [storag] (did you mean storage?)"),
         ("storage = 1\n", "storage must be a table (write [storage] on a line of its own)"),
         ("[agents.a]\nenv = {}\n", "line 1: [agents.a] has no command"),

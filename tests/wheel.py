@@ -14,7 +14,15 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-MUST = ("acpd/py.typed", "acpd/cli/entry.py", "acpd/native/entry.py", "acpd_backends/stores.py", "acpd_backends/py.typed")
+UNITS = tuple(f"acpd/cli/units/{whose}/acpd.{kind}" for whose in ("user", "system") for kind in ("service", "socket"))
+MUST = (
+    *UNITS,
+    "acpd/py.typed",
+    "acpd/cli/entry.py",
+    "acpd/native/entry.py",
+    "acpd_backends/stores.py",
+    "acpd_backends/py.typed",
+)
 
 
 def run(*words: str | Path, cwd: Path) -> None:
@@ -44,6 +52,7 @@ def main() -> None:
         run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel, cwd=there)
         run(python.with_name("acpd"), "--version", cwd=there)
         run(python.with_name("acpd-agent"), "--version", cwd=there)
+        run(python.with_name("acpd"), "service", "install", "--dry-run", cwd=there)
         # -I: neither this folder nor the sources may be in the path
         run(python, "-I", "-c", "import acpd, acpd_backends; print(acpd.__file__, acpd_backends.__file__)", cwd=there)
         run(python, "-I", ROOT / "tests" / "demo.py", cwd=there)

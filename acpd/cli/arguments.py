@@ -132,6 +132,7 @@ def _add_commands(top: Parser, shared: Parser) -> None:
     _add_search(search)
 
     _add_care(commands, shared)
+    _add_service(commands, shared)
     _add_changes(commands, shared)
     paths = commands.add_parser("paths", parents=[shared], help="show where things are")
     logs = commands.add_parser("logs", parents=[shared], help="show what agents wrote to stderr")
@@ -164,6 +165,15 @@ def _add_care(commands: Any, shared: Parser) -> None:
     migrate.add_argument("--dry-run", action="store_true", help="only say what it would do, and whether it can")
     for command in (fsck, gc):
         command.add_argument("--json", action="store_true", help="one JSON value on stdout")
+
+
+def _add_service(commands: Any, shared: Parser) -> None:
+    service = commands.add_parser("service", parents=[shared], help="let systemd run the daemon")
+    service.add_argument(
+        "action", choices=("install", "uninstall"), metavar="install|uninstall", help="write or remove the units"
+    )
+    service.add_argument("--system", action="store_true", help="of the machine, for a user acpd; without it your own")
+    service.add_argument("--dry-run", action="store_true", help="only say what would be written and run")
 
 
 def _add_search(search: argparse.ArgumentParser) -> None:

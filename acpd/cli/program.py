@@ -168,6 +168,10 @@ def _care(call: Call) -> int | None:
             from acpd.cli import removing
 
             return _wait(removing.gc(call))
+        case "service":
+            from acpd.cli import service
+
+            return service.service(call)
         case "cwd":
             from acpd.cli import moving
 
