@@ -15,7 +15,7 @@ from acpd import errors
 from acpd.agents import capabilities, services
 from acpd.agents.process import Watched
 from acpd.agents.textrun import TextRun
-from acpd.attachment import Client
+from acpd.attachment import Client, ClientCapabilities
 from acpd.errors import AgentError, AgentExited, AgentTimeout, RequestError, StoreError, Unanswered
 from acpd.peer import Peer
 from acpd.rpc.protocol import Params, Then
@@ -78,6 +78,8 @@ class AgentLink:
         self.mode = Mode.EARLY
         self.session: LiveSession | None = None
         self.said = capabilities.Initialized()
+        self.told = ClientCapabilities()
+        """What it was told that its client can."""
         self.ended = False
         self.stderr_path = ""
         self.on_noise: Callable[[str], None] = lambda _: None

@@ -81,7 +81,7 @@ def _file_or_terminal(link: AgentLink, session: LiveSession, identifier: bytes, 
     name = msgspec.json.decode(params, type=_Named).terminalId
     owner = link.terminals.get(name)
     if owner is None:
-        link.local.serve(session, identifier, method, params)
+        _serve_here(link, session, identifier, method, params)
     elif session.audience.attachment(owner) is not None:
         _ask(link, session, owner, identifier, method, params, partial(_left, link, identifier, method))
     elif method == "terminal/release":
@@ -91,17 +91,34 @@ def _file_or_terminal(link: AgentLink, session: LiveSession, identifier: bytes, 
         raise RequestError(errors.RESOURCE_NOT_FOUND, f"{method}: the client that had terminal {name[:100]} has left")
 
 
+def _serve_here(link: AgentLink, session: LiveSession, identifier: bytes, method: str, params: bytes) -> None:
+    """What the agent was never told that its client can, it may not ask for (ACP v1 initialization)."""
+    if not _NEEDS[method](link.told):
+        raise RequestError(errors.METHOD_NOT_FOUND, f"{method}: no client can do that")
+    link.local.serve(session, identifier, method, params)
+
+
 def _ask_who_can(
     link: AgentLink, session: LiveSession, identifier: bytes, method: str, params: bytes, but: tuple[Client, ...] = ()
 ) -> None:
-    """Ask a client, none of `but`; serve it here if none can. Raises RequestError.
-
-    A client that leaves before it has answered: for a file the next one is asked, a command is not run twice.
-    """
+    """Ask a client, none of `but`; serve it here if none can. Raises RequestError."""
     client = _client_for(session, method, but)
     if client is None:
-        link.local.serve(session, identifier, method, params)
-        return
+        _serve_here(link, session, identifier, method, params)
+    else:
+        _ask_and_go_on(link, session, client, identifier, method, params, but)
+
+
+def _ask_and_go_on(
+    link: AgentLink,
+    session: LiveSession,
+    client: Client,
+    identifier: bytes,
+    method: str,
+    params: bytes,
+    but: tuple[Client, ...],
+) -> None:
+    """Where this client leaves before it has answered the next one is asked for a file; a command is not run twice."""
 
     def again() -> None:
         try:

@@ -89,6 +89,7 @@ async def spoken(tmp_path: Path) -> AsyncIterator[Spoken]:
     async with World(tmp_path / "store") as world:
         session = await world.new(str(tmp_path / "work"))
         link = AgentLink(f"link-{proc.new_mark()}", "agent", ("agent",), LinkFolder(tmp_path / "links"), world.tasks, 0.2)
+        link.told = ALL
         link.bind(session, b'"inner-1"')
         session.link = link
         made = Spoken(session, link)
@@ -126,6 +127,21 @@ async def test_what_no_client_can_is_done_here(spoken: Spoken) -> None:
     )
     assert METHOD_NOT_FOUND == (await spoken.result("_vendor/ask"))[0]
     assert METHOD_NOT_FOUND == (await spoken.result("fs/other"))[0]
+
+
+async def test_what_the_agent_was_not_told(spoken: Spoken) -> None:
+    """What the client that started the agent could not do is not served here, only by a client that can."""
+    spoken.link.told = ClientCapabilities(read_text_file=True)
+    path = f"{spoken.session.header.cwd}/f"
+    said = (METHOD_NOT_FOUND, "fs/write_text_file: no client can do that")
+    assert said == await spoken.result("fs/write_text_file", path=path, content="x")
+    assert RESOURCE_NOT_FOUND == (await spoken.result("fs/read_text_file", path=path))[0]
+    for method, params in (("create", {"command": "true"}), ("output", {"terminalId": "t"})):
+        assert METHOD_NOT_FOUND == (await spoken.result(f"terminal/{method}", **params))[0]
+    editor = able(spoken.session)
+    request = spoken.ask("fs/write_text_file", path=path, content="x")
+    editor.answer(asked(editor)[0], {})
+    assert {} == await spoken.answer(request)
 
 
 async def test_the_folders_of_a_session(spoken: Spoken, tmp_path: Path) -> None:
