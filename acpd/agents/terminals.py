@@ -22,6 +22,7 @@ from acpd.agents import files, process
 from acpd.agents.process import KILL_WAIT, LINK_VARIABLE, Watched
 from acpd.errors import INTERNAL_ERROR, INVALID_PARAMS, REQUEST_CANCELLED, RESOURCE_NOT_FOUND, AgentNotFound, RequestError
 from acpd.rpc.protocol import Then
+from acpd.storage.slots import OWN_TERMINAL
 from acpd.wire.envelope import encode
 
 TERMINALS = 32
@@ -197,7 +198,7 @@ class Terminals:
             raise RequestError(INTERNAL_ERROR, f"terminal/create: {TERMINALS} terminals are open; release one first")
         said = msgspec.json.decode(params, type=_Create)
         self._made += 1
-        name = f"acpd-{self._link}-{self._made}"
+        name = f"{OWN_TERMINAL}{self._link}-{self._made}"
         wanted = {each.name: each.value for each in said.env or ()}
         whole = {**env, **wanted, LINK_VARIABLE: self._link, TERMINAL_VARIABLE: name}
         starting = asyncio.get_running_loop().run_in_executor(None, _start, said, tuple(roots), whole)

@@ -329,6 +329,8 @@ async def test_the_next_client_serves_nothing(house: House, host: Host) -> None:
     texts, answer = await turn(session, script, plain)
     expected = [f"wrote {path}", "hello", f"exit 3: {house.mark}", f"exit 0: {house.root}"]
     assert expected == [text for text in texts if not text.startswith("tool_call")]
+    shown = [item for each in plain.updates if each["sessionUpdate"] == "tool_call" for item in each["content"]]
+    assert ["[terminal output is not kept]"] * 2 == [item["content"]["text"] for item in shown]
     assert "end_turn" == answer["result"]["stopReason"]
     assert {} == plain.asked
 
