@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from acpd.agents.link import AgentLink
     from acpd.session import LiveSession
 
-WAITING = 16 * 1024 * 1024
-"""Bytes of files to be written that may wait; then the agent is not read until fewer do."""
+WAITING = 64 * 1024 * 1024
+"""Bytes of requests about files that may wait behind others; what would be more is refused, so that a flood costs no memory."""
 _FILES = {"fs/read_text_file": files.read, "fs/write_text_file": files.write}
 
 
@@ -80,17 +80,15 @@ class Local:
         self._link.tasks.spawn(serve(), name=f"{method}:{self._link.id}")
 
     async def _file(self, method: str, params: bytes, where: tuple[str, ...]) -> bytes:
+        if self._waiting and self._waiting + len(params) > WAITING:
+            raise RequestError(errors.INTERNAL_ERROR, f"{method}: {self._waiting} bytes of files wait already; try again")
         self._waiting += len(params)
-        if self._waiting > WAITING:
-            self._link.hold("files")
         try:
             async with self._order:
                 await self._link.peer.drained()  # an agent that does not read what it asked for costs no more memory
                 return await asyncio.to_thread(_FILES[method], params, where)
         finally:
             self._waiting -= len(params)
-            if self._waiting <= WAITING:
-                self._link.release("files")
 
 
 def roots(session: LiveSession) -> tuple[str, ...]:

@@ -283,15 +283,33 @@ async def test_files_keep_the_agents_order(spoken: Spoken) -> None:
 
 
 async def test_an_agent_that_writes_faster_than_the_disk(spoken: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where too much waits to be written, the agent is not read until less does."""
+    """Where too much waits, what comes is refused until less does; one big file alone is not too much."""
     monkeypatch.setattr(module, "WAITING", 1000)
     path = f"{spoken.session.header.cwd}/f"
-    requests = [spoken.ask("fs/write_text_file", path=path, content="x" * 600) for _ in range(2)]
-    await until(lambda: spoken.link.peer.held)
-    for request in requests:
-        assert {} == await spoken.answer(request)
-    await until(lambda: not spoken.link.peer.held)
-    assert {"content": "x" * 600} == await spoken.result("fs/read_text_file", path=path)
+    first, second = (spoken.ask("fs/write_text_file", path=path, content="x" * 2000) for _ in range(2))
+    assert {} == await spoken.answer(first)
+    code, words = await spoken.answer(second)
+    assert (INTERNAL_ERROR, True) == (code, words.endswith("bytes of files wait already; try again"))
+    assert {"content": "x" * 2000} == await spoken.result("fs/read_text_file", path=path)
+
+
+async def test_an_agent_that_does_not_read(spoken: Spoken) -> None:
+    """No file is read for it until it has read what it got; when it has ended, nothing waits for it any more."""
+    path = Path(spoken.session.header.cwd, "f")
+    path.write_text("before")
+    spoken.link.peer.pause_writing()
+    request = spoken.ask("fs/read_text_file", path=str(path))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    path.write_text("after")
+    spoken.link.peer.resume_writing()
+    assert {"content": "after"} == await spoken.answer(request)
+    spoken.link.peer.pause_writing()
+    spoken.ask("fs/read_text_file", path=str(path))
+    await asyncio.sleep(0)
+    spoken.link.peer.connection_lost(None)
+    await until(lambda: not spoken.link.local._waiting)
+    spoken.answers[2] = {}
 
 
 async def test_a_bug_is_an_answer(spoken: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
