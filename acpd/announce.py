@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw
 
 import acpd
 from acpd.agents.capabilities import Initialized
@@ -12,46 +11,6 @@ from acpd.wire import messages, splice
 from acpd.wire.envelope import encode
 
 _OURS = ("list", "resume", "close", "delete", "fork")
-
-
-class _Files(Struct, gc=False):
-    readTextFile: bool = False
-    writeTextFile: bool = False
-
-
-class _Elicitation(Struct, gc=False):
-    form: Raw | UnsetType = UNSET
-    url: Raw | UnsetType = UNSET
-
-
-class _Auth(Struct, gc=False):
-    terminal: bool = False
-
-
-class _Client(Struct, gc=False):
-    auth: _Auth | None = None
-    fs: _Files | None = None
-    terminal: bool = False
-    elicitation: _Elicitation | None = None
-
-
-def client_capabilities(raw: bytes | None) -> ClientCapabilities:
-    """What acpd must know of clientCapabilities; anything malformed counts as absent."""
-    if raw is None:
-        return ClientCapabilities()
-    try:
-        said = msgspec.json.decode(raw, type=_Client)
-    except msgspec.DecodeError:
-        return ClientCapabilities()
-    modes = said.elicitation or _Elicitation()
-    able = frozenset(
-        name
-        for name, value in (("form", modes.form), ("url", modes.url))
-        if value is not UNSET and bytes(value).startswith(b"{")
-    )
-    files = said.fs or _Files()
-    login = said.auth is not None and said.auth.terminal
-    return ClientCapabilities(files.readTextFile, files.writeTextFile, said.terminal, able, login)
 
 
 def for_agent(said: messages.Initialize) -> bytes:

@@ -238,7 +238,8 @@ class Recorder:
         if look.sendable is None:
             self.warnings += 1
         elif self._audience.is_watched:
-            frame = frames.frame(params, members, self._id, written.seq, written.at, message_id, look.sendable)
+            sendable = _for_clients(look.sendable)
+            frame = frames.frame(params, members, self._id, written.seq, written.at, message_id, sendable)
             self._audience.stage(Staged(written.seq, look.kind, frame))
         else:
             self._audience.skip()
@@ -284,6 +285,15 @@ class Recorder:
             modes = splice.replace(modes, "currentModeId", said[slice(*spans["currentModeId"])])
         kept = [(b"modes", modes), (b"configOptions", options)]
         return b"".join(b',"%b":%b' % (name, value) for name, value in kept if value != b"null")
+
+
+def _for_clients(update: bytes) -> bytes:
+    """A terminal that acpd itself has is a text to every client."""
+    if b'"acpd-' not in update:
+        return update
+    from acpd.storage import slots  # of no use to a start
+
+    return slots.without_own_terminals(update) or update
 
 
 def _known(look: updates.Look, message_id: str, cut: int) -> bytes:

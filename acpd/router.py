@@ -16,11 +16,12 @@ import msgspec
 from msgspec import UNSET
 
 from acpd import adoption, audience, cursors, errors, listing, searching, trees
+from acpd.agents.capabilities import of_client
 from acpd.agents.link import AgentLink
 from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import inner_id
 from acpd.agents.warm import WarmAgent
-from acpd.announce import client_capabilities, for_agent, initialize_answer
+from acpd.announce import for_agent, initialize_answer
 from acpd.attachment import Attachment, ClientCapabilities
 from acpd.config import without_secrets
 from acpd.errors import AcpdError, AgentError, ConnectionBroken, EntryNotFound, RequestError, SessionNotFound
@@ -252,7 +253,7 @@ class Connection:
         """Starts the agent, so that what is announced is true. One that does not start is told at session/new."""
         said = messages.parse_initialize(params)
         capabilities = None if said.clientCapabilities is UNSET else bytes(said.clientCapabilities)
-        self.capabilities = client_capabilities(capabilities)
+        self.capabilities = of_client(capabilities)
         self.kinds = updates.allowed_kinds(capabilities)
         self.host.initialize = for_agent(said)
         self._initialized = True

@@ -1,4 +1,4 @@
-"""What an agent said in its initialize answer, as far as acpd must know."""
+"""What either side said that it can, as far as acpd must know: an agent in its initialize answer, a client in its request."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from acpd.attachment import ClientCapabilities
 from acpd.wire import mend
 
 Flag = Raw | UnsetType
@@ -85,3 +86,56 @@ def _struct(raw: Flag, kind: type[T]) -> T:
         return kind()
     sound = mend.mend(kind, bytes(raw), [])
     return msgspec.json.decode(sound, type=kind) if sound is not None else kind()
+
+
+# -- a client
+
+
+class _Files(Struct, gc=False):
+    readTextFile: bool = False
+    writeTextFile: bool = False
+
+
+class _Elicitation(Struct, gc=False):
+    form: Raw | UnsetType = UNSET
+    url: Raw | UnsetType = UNSET
+
+
+class _Auth(Struct, gc=False):
+    terminal: bool = False
+
+
+class _Client(Struct, gc=False):
+    auth: _Auth | None = None
+    fs: _Files | None = None
+    terminal: bool = False
+    elicitation: _Elicitation | None = None
+
+
+def of_client(raw: bytes | None) -> ClientCapabilities:
+    """What acpd must know of clientCapabilities; anything malformed counts as absent."""
+    if raw is None:
+        return ClientCapabilities()
+    try:
+        said = msgspec.json.decode(raw, type=_Client)
+    except msgspec.DecodeError:
+        return ClientCapabilities()
+    modes = said.elicitation or _Elicitation()
+    able = frozenset(
+        name
+        for name, value in (("form", modes.form), ("url", modes.url))
+        if value is not UNSET and bytes(value).startswith(b"{")
+    )
+    files = said.fs or _Files()
+    login = said.auth is not None and said.auth.terminal
+    return ClientCapabilities(files.readTextFile, files.writeTextFile, said.terminal, able, login)
+
+
+class _Initialize(Struct, gc=False):
+    clientCapabilities: Raw | UnsetType = UNSET
+
+
+def told(initialize: bytes) -> ClientCapabilities:
+    """What an agent counts on that got these params of initialize."""
+    said = msgspec.json.decode(initialize, type=_Initialize).clientCapabilities
+    return of_client(None if said is UNSET else bytes(said))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -15,7 +15,7 @@ from acpd import errors
 from acpd.agents import capabilities, services
 from acpd.agents.process import Watched
 from acpd.agents.textrun import TextRun
-from acpd.attachment import Client
+from acpd.attachment import Client, ClientCapabilities
 from acpd.errors import AgentError, AgentExited, AgentTimeout, RequestError, StoreError, Unanswered
 from acpd.peer import Peer
 from acpd.rpc.protocol import Params, Then
@@ -24,6 +24,9 @@ from acpd.tasks import Tasks
 from acpd.turn import Prompt
 from acpd.wire import frames, splice
 from acpd.wire.envelope import encode
+
+if TYPE_CHECKING:
+    from acpd.agents.local import Local
 
 OPEN_REQUESTS = 1000
 """Requests of an agent that may wait for a client; the next is refused, so that a flood costs no memory."""
@@ -75,6 +78,8 @@ class AgentLink:
         self.mode = Mode.EARLY
         self.session: LiveSession | None = None
         self.said = capabilities.Initialized()
+        self.told = ClientCapabilities()
+        """What it was told that its client can."""
         self.ended = False
         self.stderr_path = ""
         self.on_noise: Callable[[str], None] = lambda _: None
@@ -82,9 +87,12 @@ class AgentLink:
         self.peer = Peer(self, strict=False)
         self.forwarded: dict[bytes, tuple[Client, bytes]] = {}
         """Requests of the agent that a client is answering: the client and its call's id."""
+        self.terminals: dict[str, Client] = {}
+        """Whose the terminals are that clients made for the agent, by their ids."""
+        self.tasks = tasks
+        self._local: Local | None = None
         self._process: Watched | None = None
         self._runtime = runtime
-        self._tasks = tasks
         self._grace = grace
         self._early: list[tuple[bytes, int]] = []
         self._line = b""
@@ -129,12 +137,12 @@ class AgentLink:
             asyncio.get_running_loop().call_later(LAST_WORDS, self._lost)
             return
         self.ended = True
-        self._tasks.spawn(self._say_lost(), name=f"lost:{self.id}")
+        self.tasks.spawn(self._say_lost(), name=f"lost:{self.id}")
 
     async def _say_lost(self) -> None:
         cause = await self.cause()
         if self._stopping is None:
-            self._stopping = self._tasks.spawn(self._stop(), name=f"end:{self.id}")
+            self._stopping = self.tasks.spawn(self._stop(), name=f"end:{self.id}")
         if self.session is not None:
             self.session.agent_lost(self, cause)
 
@@ -160,13 +168,26 @@ class AgentLink:
         """EOF, SIGTERM, SIGKILL; everything that it started ends with it. Idempotent; cancelling it does not stop it."""
         self.ended = True
         if self._stopping is None:
-            self._stopping = self._tasks.spawn(self._stop(), name=f"stop:{self.id}")
+            self._stopping = self.tasks.spawn(self._stop(), name=f"stop:{self.id}")
         await asyncio.shield(self._stopping)
+
+    @property
+    def local(self) -> Local:
+        """What acpd does itself for the agent."""
+        if self._local is None:
+            from acpd.agents.local import Local  # of no use to a start, and to most agents
+
+            self._local = Local(self, self._grace)
+        return self._local
 
     async def _stop(self) -> None:
         self.peer.close()
+        terminals = self._local.terminals if self._local is not None else None
+        closing = self.tasks.spawn(terminals.close(), name=f"terminals:{self.id}") if terminals is not None else None
         if self._process is not None:
             await self._process.stop(self.id, self._grace)
+        if closing is not None:
+            await closing
         self.on_gone(self)
         for leave in (self._runtime.trim_stderr, self._runtime.forget):
             try:
@@ -246,7 +267,7 @@ class AgentLink:
 
     def prompt(self, prompt: Prompt, then: Then, /) -> None:
         if self.ended:  # and has said so already
-            self._tasks.spawn(self._refuse(then), name=f"refuse:{self.id}")
+            self.tasks.spawn(self._refuse(then), name=f"refuse:{self.id}")
         if self.gone:  # agent_lost follows
             return
         session = self.session
@@ -339,6 +360,8 @@ class AgentLink:
         if found := self.forwarded.get(request):
             client, call = found
             client.notify("$/cancel_request", b'{"requestId":%b}' % call)
+        elif self._local is not None:
+            self._local.terminals.withdraw(request)
 
     def on_request(self, identifier: bytes, method: str, params: Params, /) -> None:
         raw = b"{}" if params is UNSET else bytes(params)

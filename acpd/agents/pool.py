@@ -70,6 +70,7 @@ class AgentPool:
         Raises AgentNotFound, AgentTimeout, AgentExited, AgentError, RequestError (the agent's own); no process is left then.
         """
         link = await self._spawn(host, choice, choice.cwd or cwd or host.cwd)
+        link.told = capabilities.told(host.initialize)
         try:
             answer = await link.ask("initialize", host.initialize, timeout=self.settings.start_timeout)
             link.said = capabilities.parse(answer)

@@ -102,9 +102,9 @@ def boot_id() -> str:
         return ""
 
 
-def with_variable(value: str) -> list[int]:
-    """The processes of ours whose environment names this link."""
-    wanted = f"{LINK_VARIABLE}={value}".encode()
+def with_variable(value: str, variable: str = LINK_VARIABLE) -> list[int]:
+    """The processes of ours whose environment has this value, e.g. names this link."""
+    wanted = f"{variable}={value}".encode()
     found = []
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdigit() and int(name) != os.getpid():
@@ -127,11 +127,26 @@ def signal_process(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def kill_rest(group: int, link: str) -> None:
-    """SIGKILL to what is left of the group and to every process that carries the link's name. Blocks for milliseconds."""
-    signal_group(group, signal.SIGKILL)
-    for pid in with_variable(link):
+def kill_rest(group: int, value: str, variable: str = LINK_VARIABLE, *, ended: bool = False) -> None:
+    """SIGKILL to what is left of the group and to every process that carries the link's name. Blocks for milliseconds.
+
+    `ended`: the group's first process was fetched. If there is one with its number all the same, that is somebody else's, and
+    so is its group: a number is not given out again while a group has it.
+    """
+    if not (ended and exists(group)):
+        signal_group(group, signal.SIGKILL)
+    for pid in with_variable(value, variable):
         signal_process(pid, signal.SIGKILL)
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 class Watched:
@@ -181,5 +196,5 @@ class Watched:
         if not await self.exited(grace):
             signal_group(self.pid, signal.SIGTERM)
             await self.exited(grace)
-        await asyncio.to_thread(kill_rest, self.pid, link)
+        await asyncio.to_thread(kill_rest, self.pid, link, ended=self.code is not None)
         await self.exited(KILL_WAIT)

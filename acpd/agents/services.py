@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,8 +11,9 @@ from msgspec import Raw, Struct
 
 from acpd import asks, errors
 from acpd.attachment import Client, ClientCapabilities
-from acpd.errors import RequestError
+from acpd.errors import RequestError, Unanswered
 from acpd.wire import splice
+from acpd.wire.envelope import encode
 
 if TYPE_CHECKING:
     from acpd.agents.link import AgentLink
@@ -38,14 +40,22 @@ class StateParams(Struct, gc=False):
     value: Raw
 
 
+class _Named(Struct, gc=False):
+    """A request about a terminal, and the answer to terminal/create."""
+
+    terminalId: str
+
+
 def serve(link: AgentLink, session: LiveSession, identifier: bytes, method: str, params: bytes) -> None:
     """Answer one request of the agent, now or later. Raises RequestError when it cannot be served."""
     if method in (asks.PERMISSION, asks.ELICITATION):
         session.asks.open(method, params, identifier, link.reply(identifier), (link.id, link.peer.position))
     elif method == "_acpd/state":
         _keep_state(link, session, identifier, params)
-    elif method in _NEEDS or (method.startswith("_") and not method.startswith("_acpd/")):
-        _forward(link, session, identifier, method, params)
+    elif method in _NEEDS:
+        _file_or_terminal(link, session, identifier, method, params)
+    elif method.startswith("_") and not method.startswith("_acpd/"):
+        _extension(link, session, identifier, method, params)
     else:
         raise RequestError(errors.METHOD_NOT_FOUND, f"unknown method {method}")
 
@@ -60,26 +70,129 @@ def _keep_state(link: AgentLink, session: LiveSession, identifier: bytes, params
     session.kept.keep(said.name, bytes(said.value), link.reply(identifier))
 
 
-def _forward(link: AgentLink, session: LiveSession, identifier: bytes, method: str, params: bytes) -> None:
-    client = _client_for(session, method)
-    if client is None:
-        raise RequestError(errors.METHOD_NOT_FOUND, f"{method}: no attached client can do that")
+def _file_or_terminal(link: AgentLink, session: LiveSession, identifier: bytes, method: str, params: bytes) -> None:
+    """A client's business, else acpd's own. A terminal stays where it was made."""
     from acpd.wire import asking  # 2 ms that a start need not pay
 
-    outward = _outward(asking.checked(method, params), session)
+    params = asking.checked(method, params)
+    if not method.startswith("terminal/") or method == "terminal/create":
+        _ask_who_can(link, session, identifier, method, params)
+        return
+    name = msgspec.json.decode(params, type=_Named).terminalId
+    owner = link.terminals.get(name)
+    if owner is None:
+        _serve_here(link, session, identifier, method, params)
+    elif session.audience.attachment(owner) is not None:
+        _ask(link, session, owner, identifier, method, params, partial(_left, link, identifier, method))
+    elif method == "terminal/release":
+        del link.terminals[name]
+        link.reply(identifier)(b"{}", None)
+    else:
+        raise RequestError(errors.RESOURCE_NOT_FOUND, f"{method}: the client that had terminal {name[:100]} has left")
+
+
+def _serve_here(link: AgentLink, session: LiveSession, identifier: bytes, method: str, params: bytes) -> None:
+    """What the agent was never told that its client can, it may not ask for (ACP v1 initialization)."""
+    if not _NEEDS[method](link.told):
+        raise RequestError(errors.METHOD_NOT_FOUND, f"{method}: no client can do that")
+    link.local.serve(session, identifier, method, params)
+
+
+def _ask_who_can(
+    link: AgentLink, session: LiveSession, identifier: bytes, method: str, params: bytes, but: tuple[Client, ...] = ()
+) -> None:
+    """Ask a client, none of `but`; serve it here if none can. Raises RequestError."""
+    client = _client_for(session, method, but)
+    if client is None:
+        _serve_here(link, session, identifier, method, params)
+    else:
+        _ask_and_go_on(link, session, client, identifier, method, params, but)
+
+
+def _ask_and_go_on(
+    link: AgentLink,
+    session: LiveSession,
+    client: Client,
+    identifier: bytes,
+    method: str,
+    params: bytes,
+    but: tuple[Client, ...],
+) -> None:
+    """Where this client leaves before it has answered the next one is asked for a file; a command is not run twice."""
+
+    def again() -> None:
+        try:
+            if not link.ended:
+                _ask_who_can(link, session, identifier, method, params, (*but, client))
+        except RequestError as error:
+            link.reply(identifier)(None, error)
+
+    left = partial(_left, link, identifier, method) if method == "terminal/create" else again
+    _ask(link, session, client, identifier, method, params, left)
+
+
+def _ask(
+    link: AgentLink,
+    session: LiveSession,
+    client: Client,
+    identifier: bytes,
+    method: str,
+    params: bytes,
+    left: Callable[[], None],
+) -> None:
+    """Pass a request on to this client and its answer back. `left` is called if it leaves before it answers."""
     reply = link.reply(identifier)
 
     def then(result: bytes | None, error: RequestError | None) -> None:
+        if isinstance(error, Unanswered):
+            link.forwarded.pop(identifier, None)
+            left()
+            return
+        if result is not None:
+            error = _note_terminal(link, session, client, method, params, result)
         reply(b"{}" if result == b"null" and method in _EMPTY_RESULTS else result, error)
 
-    call = client.call(method, outward, then)
+    call = client.call(method, _outward(params, session), then)
     link.forwarded[identifier] = (client, call)
 
 
-def _client_for(session: LiveSession, method: str) -> Client | None:
-    """Who prompted, else the longest attached that can."""
+def _left(link: AgentLink, identifier: bytes, method: str) -> None:
+    link.reply(identifier)(None, RequestError(errors.INTERNAL_ERROR, f"{method}: the client left before it answered"))
+
+
+def _note_terminal(
+    link: AgentLink, session: LiveSession, client: Client, method: str, params: bytes, result: bytes
+) -> RequestError | None:
+    """Remember whose the terminal is. Two clients may give one name: the later terminal is let go, and this is the error."""
+    if method == "terminal/release":
+        link.terminals.pop(msgspec.json.decode(params, type=_Named).terminalId, None)
+    if method != "terminal/create":
+        return None
+    try:
+        name = msgspec.json.decode(result, type=_Named).terminalId
+    except msgspec.DecodeError:
+        return None  # the agent is told what the client said
+    owner = link.terminals.get(name)
+    if owner in (None, client) or session.audience.attachment(owner) is None:
+        link.terminals[name] = client
+        return None
+    params = b'{"sessionId":%b,"terminalId":%b}' % (session.id_json, encode(name))
+    client.call("terminal/release", params, lambda _result, _error: None)
+    return RequestError(errors.INTERNAL_ERROR, f"terminal/create: two clients call their terminals {name[:100]}; try again")
+
+
+def _extension(link: AgentLink, session: LiveSession, identifier: bytes, method: str, params: bytes) -> None:
+    client = _client_for(session, method)
+    if client is None:
+        raise RequestError(errors.METHOD_NOT_FOUND, f"{method}: no client is attached")
+    _ask(link, session, client, identifier, method, params, partial(_left, link, identifier, method))
+
+
+def _client_for(session: LiveSession, method: str, but: tuple[Client, ...] = ()) -> Client | None:
+    """Who prompted, else the longest attached that can. A client that is leaving may be attached still: it is in `but`."""
     needs = _NEEDS.get(method)
-    clients = [each.client for each in session.audience.attachments if needs is None or needs(each.client.capabilities)]
+    attached = (each.client for each in session.audience.attachments)
+    clients = [each for each in attached if each not in but and (needs is None or needs(each.capabilities))]
     if session.current is not None and session.current.client in clients:
         return session.current.client
     return clients[0] if clients else None

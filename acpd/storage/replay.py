@@ -110,7 +110,11 @@ def _live(line: Stored, session: bytes, kinds: frozenset[str]) -> list[bytes]:
     if line.params is UNSET or line.kind not in kinds or line.method:
         return []
     found = slots.sound(line)
-    return [] if found is None else [slots.frame(found[0], session)]
+    if found is None:
+        return []
+    text = bytes(slots.params_of(found[0]))
+    changed = slots.without_own_terminals(bytes(frames.decode_params(text).update)) if b'"acpd-' in text else None
+    return [slots.frame(found[0], session, changed)]
 
 
 def _prompt(line: Stored, session: bytes) -> list[bytes]:

@@ -16,6 +16,8 @@ from acpd.wire import frames, mend, splice, updates
 from acpd.wire.lines import Stored
 
 NO_TERMINAL = b'{"type":"content","content":{"type":"text","text":"[terminal output is not kept]"}}'
+OWN_TERMINAL = "acpd-"
+"""How the names of acpd's own terminals begin: no client knows these (acpd.agents.terminals)."""
 _FAILED = b'"failed"'
 _NULL = b"null"
 
@@ -37,6 +39,7 @@ class _Text(Struct, gc=False, forbid_unknown_fields=True):
 
 class _Typed(Struct, gc=False):
     type: str = ""
+    terminalId: Raw = Raw(b"")
 
 
 _decode_sound = msgspec.json.Decoder(_Sound).decode
@@ -208,13 +211,27 @@ def _may_have_terminal(params: Raw) -> bool:
     return b'"terminalId"' in raw or b"\\u00" in raw  # an escape may spell any letter of it
 
 
-def _without_terminals(content: bytes) -> bytes:
-    """This content of a tool call with each terminal replaced: the client that had it is gone."""
+def without_own_terminals(text: bytes) -> bytes | None:
+    """This update as a client may get it that reads along; None: it has no terminal of acpd's. For sound updates."""
+    if b'"acpd-' not in text or b'"terminalId"' not in text or b'"tool_call' not in text:
+        return None
+    content = bytes(_decode_members(text).get("content", b""))
+    changed = _without_terminals(content, OWN_TERMINAL)
+    return None if changed == content else splice.replace(text, "content", changed)
+
+
+def _without_terminals(content: bytes, whose: str = "") -> bytes:
+    """This content of a tool call with each terminal whose name begins so replaced: the client that had it is gone."""
     if content == _NULL or not content.startswith(b"["):
         return content
     items = [bytes(item) for item in _decode_array(content)]
-    changed = [NO_TERMINAL if item.startswith(b"{") and _decode_typed(item).type == "terminal" else item for item in items]
+    changed = [NO_TERMINAL if item.startswith(b"{") and _is_terminal(item, whose) else item for item in items]
     return content if changed == items else b"[%b]" % b",".join(changed)
+
+
+def _is_terminal(item: bytes, whose: str) -> bool:
+    typed = _decode_typed(item)
+    return typed.type == "terminal" and (not whose or bytes(typed.terminalId).startswith(b'"%b' % whose.encode()))
 
 
 def _flowing(blocks: list[bytes]) -> list[bytes]:

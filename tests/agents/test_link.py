@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from acpd.agents.link import EARLY_LINES, LAST_WORDS, AgentLink, Mode
-from acpd.attachment import ClientCapabilities
 from acpd.errors import StoreError
 from acpd.session import LiveSession
 from acpd.turn import Prompt
@@ -119,26 +118,6 @@ async def test_an_extensions_method_cannot_forge_a_line(tmp_path: Path) -> None:
 
 
 # -- with a real agent
-
-
-async def test_files_and_terminals_go_to_a_client_that_can(house: House) -> None:
-    """Who prompted and declared it; an answer of null becomes the object that the schema wants; nobody: an error."""
-    session = await house.new(house.host())
-    plain, able = Editor(), Editor()
-    able.capabilities = ClientCapabilities(read_text_file=True)
-    for editor in (plain, able):
-        attach(session, editor)
-    loop = asyncio.get_running_loop()
-    asking = loop.create_task(turn(session, "read /a\nread /b", plain))
-    for path in ("/a", "/b"):
-        await until(lambda: able.asked)
-        name, (method, params, _) = next(iter(able.asked.items()))
-        assert ("fs/read_text_file", {"sessionId": session.id, "path": path}) == (method, params)
-        able.answer(name, {"content": f"content of {path}"})
-    assert ["content of /a", "content of /b"] == (await asking)[0]
-    session.detach(able)
-    _, answer = await turn(session, "read /a", plain)
-    assert "-32601" in answer["error"]["message"]
 
 
 async def test_an_agent_that_withdraws_a_forwarded_request(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

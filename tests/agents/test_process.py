@@ -303,3 +303,15 @@ def test_an_agent_that_nobody_wants_at_the_end_is_ended(tmp_path: Path) -> None:
         proc.assert_none_left(house.mark)
     finally:
         proc.kill_marked(house.mark)
+
+
+async def test_a_number_that_is_somebody_elses_is_left_alone() -> None:
+    """What has ended leaves its number free: a process that has it by now is not killed, and neither is its group."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        try:
+            await asyncio.to_thread(process.kill_rest, other.pid, "no such link", ended=True)
+            assert None is other.poll()
+            await asyncio.to_thread(process.kill_rest, other.pid, "no such link")
+            assert -9 == await asyncio.to_thread(other.wait)
+        finally:
+            other.kill()

@@ -1,9 +1,10 @@
-"""The one module that writes files."""
+"""The module that writes the files of the store."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from acpd.errors import StoreError
 from acpd_backends.files import FILES, Files, failed
+from tests.support.paths import ROOT
 
 
 class Recorded(Files):
@@ -157,3 +159,17 @@ def test_failures_say_what_to_do(number: int, hint: str, retryable: bool) -> Non
     assert isinstance(error, StoreError)
     assert (retryable, True) == (error.retryable, hint in error.hint)
     assert f"cannot append to the log of session s: {os.strerror(number)}" == error.message
+
+
+def test_who_opens_files_for_writing() -> None:
+    """In the product only two modules do: one for the store, one for what an agent writes. Others open /dev/null, or stderr."""
+    opening = re.compile(r"""os\.open\(|\.write_(text|bytes)\(|(?<![.\w])open\([^)]*"[rb]*[wax+]|\.open\("[rb]*[wax+]""")
+    harmless = re.compile(r"os\.devnull|O_RDONLY|open\(2, ")
+    found = {
+        str(path.relative_to(ROOT))
+        for folder in ("acpd", "backends")
+        for path in (ROOT / folder).rglob("*.py")
+        for line in path.read_text().splitlines()
+        if opening.search(line) and not harmless.search(line)
+    }
+    assert {"backends/acpd_backends/files.py", "acpd/agents/files.py"} == found

@@ -145,5 +145,5 @@ def test_what_an_agent_is_told() -> None:
 )
 def test_what_acpd_knows_of_a_client(said: Any, expected: ClientCapabilities) -> None:
     """Anything malformed counts as absent; an elicitation mode is an object."""
-    found = announce.client_capabilities(None if said is None else dumps(said))
+    found = capabilities.of_client(None if said is None else dumps(said))
     assert expected[:4] == found[:4]

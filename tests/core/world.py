@@ -169,7 +169,8 @@ class Editor(Changes):
         for message in self.got:
             if message.get("method") == "session/update":
                 update = message["params"]["update"]
-                found.append(update.get("content", {}).get("text", update["sessionUpdate"]))
+                content = update.get("content")
+                found.append(content["text"] if isinstance(content, dict) and "text" in content else update["sessionUpdate"])
             elif "result" in message:
                 found.append(f"={message['result'].get('stopReason', '')}")
             elif "error" in message:

@@ -272,6 +272,36 @@ def test_terminals_become_text(lines: int, spelling: bytes) -> None:
     assert item in log.live()[0]
 
 
+@pytest.mark.parametrize("kind", ["tool_call", "tool_call_update"])
+def test_terminals_of_acpd_are_text_to_who_reads_along(kind: str) -> None:
+    """A client that reads the log on gets a text for a terminal that acpd has; one of a client stays."""
+    theirs = b'{"type":"terminal","terminalId":"t1"}'
+    ours = b'{"type": "terminal", "terminalId":"acpd-link-1-1"}'
+    head = b'{"sessionUpdate":"%b","toolCallId":"c1","title":"\\u0061 \\"acpd-\\"","content":' % kind.encode()
+    log = Log().update(b"%b[%b, %b]}" % (head, theirs, ours)).update(b"%b[%b, %b]}" % (head, theirs, theirs))
+    first, second = log.live()
+    assert b'"update":%b[%b,%b]}' % (head, theirs, slots.NO_TERMINAL) in first
+    assert b'"update":%b[%b, %b]}' % (head, theirs, theirs) in second
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"null",
+        b"[]",
+        b"[1]",
+        b'[{"type":"terminal","terminalId":"t1"}]',
+        b'[{"type":"content","content":{"type":"text","text":"x"},"terminalId":"acpd-1"}]',
+        b'[{"type":"content","content":{"type":"text","text":"x"},"terminalId":5}]',
+    ],
+)
+def test_what_is_no_terminal_of_acpd(content: bytes) -> None:
+    """Nothing is changed in what only looks like one."""
+    text = b'{"sessionUpdate":"tool_call","toolCallId":"acpd-1","_meta":{"terminalId":"acpd-1"},"content":%b}' % content
+    assert None is slots.without_own_terminals(text)
+    assert None is slots.without_own_terminals(text.replace(b"tool_call", b"plan"))
+
+
 def test_call_above_the_limit_is_not_composed() -> None:
     """Lines of a call that would make too big a frame together are sent one by one."""
     log = Log().turn("running").call("c1", rawInput="x" * 80).patch("c1", rawOutput="y" * 80).turn("ended")
