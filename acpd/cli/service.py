@@ -22,6 +22,8 @@ from acpd.stores import resolve
 MARKER = "# Written by `acpd service install`; `acpd service uninstall` removes it. Changes belong into a drop-in.\n"
 UNITS = ("acpd.service", "acpd.socket")
 USER = "acpd"
+HIDDEN_FROM_THE_MACHINES = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")  # noqa: S108  nothing is put there
+"""ProtectHome= and PrivateTmp= of its unit."""
 _FILES = "acpd_backends.files:FILES"
 _TEMPLATES = Path(__file__).resolve().parent / "units"
 """In a checkout a link to where people look for units; in a wheel the files."""
@@ -69,10 +71,12 @@ def units(whose: str, program: str) -> dict[str, str]:
 
 def _install(call: Call, place: Place) -> int:
     dry = call.values.dry_run
-    texts = units(place.whose, program_path())
+    program = program_path()
+    texts = units(place.whose, program)
     for name in UNITS:
         _ours(place.folder / name, "replace it")
     if place.whose == "system" and not dry:
+        visible(program, sys.prefix, sys.base_prefix)
         _user_exists()
     for name, text in texts.items():
         path = place.folder / name
@@ -94,6 +98,14 @@ def program_path() -> str:
     if os.access(beside, os.X_OK):
         return beside
     raise ConfigError("cannot tell where the program acpd is", hint="install it (pipx install ...) and run acpd service there")
+
+
+def visible(*paths: str) -> None:
+    """Raises ConfigError if one of them is where the machine's service cannot see it: in a home, or in /tmp."""
+    for path in map(os.path.realpath, paths):
+        if path.startswith(HIDDEN_FROM_THE_MACHINES):
+            hint = "install it for the machine: with a system Python, in a venv such as /opt/acpd"
+            raise ConfigError(f"the machine's service cannot start {path}: it sees no homes and no /tmp", hint=hint)
 
 
 def _user_exists() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from acpd.cli.service import MARKER, UNITS, units
+from acpd.cli.service import HIDDEN_FROM_THE_MACHINES, MARKER, UNITS, units, visible
 from acpd.errors import ConfigError
 from tests.cli.acpd import Ran, run
 
@@ -133,3 +133,14 @@ def test_a_program_that_systemd_cannot_start(program: str) -> None:
     """Said before anything is written."""
     with pytest.raises(ConfigError, match="systemd cannot start"):
         units("user", program)
+
+
+def test_a_program_that_the_machines_service_cannot_see(tmp_path: Path) -> None:
+    """It sees no homes and no /tmp: an acpd or a Python from there is refused, also behind a link, with the next step."""
+    visible("/opt/acpd/bin/acpd", "/usr", "/usr/local")
+    for folder in HIDDEN_FROM_THE_MACHINES:
+        with pytest.raises(ConfigError, match=r"sees no homes and no /tmp \(install it for the machine: .*/opt/acpd"):
+            visible("/usr/bin/acpd", f"{folder}me/.venv")
+    (tmp_path / "acpd").symlink_to("/home/me/acpd")
+    with pytest.raises(ConfigError, match="cannot start /home/me/acpd"):
+        visible(str(tmp_path / "acpd"))
