@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 import acpd
+from acpd import attaching
 from acpd.agents.capabilities import Initialized
 from acpd.attachment import ClientCapabilities
 from acpd.wire import messages, splice
@@ -73,7 +74,8 @@ def initialize_answer(agent: Initialized | None, name: str, client: ClientCapabi
         for key in ("additionalDirectories", "systemPrompt"):
             if said.sessionCapabilities.has(key):
                 sessions[key] = {}
-    capabilities: dict[str, object] = {"loadSession": True, "sessionCapabilities": sessions}
+    ours = {attaching.NAME: attaching.OPTIONS}
+    capabilities: dict[str, object] = {"loadSession": True, "sessionCapabilities": sessions, "_meta": ours}
     if said is not None:
         for key in ("promptCapabilities", "mcpCapabilities", "auth"):
             value = getattr(said, key)

@@ -58,7 +58,7 @@ class Staged(Struct, gc=False):
 class Attachment:
     """See the module. `behind(attachment)` starts the reading of the log; `ask(attachment, id)` sends one ask."""
 
-    __slots__ = ("_after", "_ask", "_behind", "client", "cursor", "live", "own")
+    __slots__ = ("_after", "_ask", "_behind", "client", "cursor", "live", "observer", "own")
 
     def __init__(
         self,
@@ -66,8 +66,12 @@ class Attachment:
         cursor: int,
         behind: Callable[[Attachment], None],
         ask: Callable[[Attachment, str], None],
+        *,
+        observer: bool = False,
     ) -> None:
         self.client = client
+        self.observer = observer
+        """It sees everything, is never asked, and steers nothing."""
         self.cursor = cursor
         self.live = False
         self.own: set[str] = set()

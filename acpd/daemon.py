@@ -89,6 +89,8 @@ class Daemon:
             stop_grace=config.agents.stop_grace,
             start_timeout=config.agents.start_timeout,
             primer_tokens=config.agents.primer_tokens,
+            cancel_alone=config.sessions.on_disconnect == "cancel",
+            keep_idle=config.sessions.keep_idle,
         )
         store = await self._open_store()
         runtime: Runtime = resolve(_LINKS)(Path(self._paths.runtime) / "links")

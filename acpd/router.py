@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
 from msgspec import UNSET
 
-from acpd import adoption, audience, errors, listing, searching, trees
+from acpd import adoption, attaching, audience, errors, listing, searching, trees
 from acpd.agents.link import AgentLink
 from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import inner_id
 from acpd.announce import client_capabilities, for_agent, initialize_answer
-from acpd.attachment import Attachment, ClientCapabilities
+from acpd.attachment import ClientCapabilities
 from acpd.config import without_secrets
 from acpd.errors import AcpdError, AgentError, ConnectionBroken, EntryNotFound, RequestError, SessionNotFound
 from acpd.peer import Peer
@@ -113,7 +113,9 @@ class Connection:
             if waiting_for == session_id:
                 prompt.cancelled = True
         session = self.registry.live.get(session_id)
-        if session is not None:
+        if attaching.observes(session, self):
+            self.log("cancel of an observer ignored", session_id)
+        elif session is not None:
             session.cancel()
 
     def _cancel_request(self, request: bytes) -> None:
@@ -125,6 +127,7 @@ class Connection:
 
     def _pass_on(self, method: str, params: Params) -> None:
         session = self.named(params)
+        attaching.check_steering(session, self, method)
         if session is not None and isinstance(session.link, AgentLink) and params is not UNSET:
             session.link.pass_on(method, bytes(params))
 
@@ -153,6 +156,8 @@ class Connection:
             return
         try:
             handler = self._handler(method)
+            if method in attaching.STEERING:
+                attaching.check_steering(self.named(params), self, method)
         except RequestError as error:
             self.peer.refuse(identifier, error)
             return
@@ -313,25 +318,27 @@ class Connection:
 
     async def load(self, identifier: bytes, params: Params) -> None:
         said = messages.parse_load(params)
-        session = await self._open(said, params)
-        attachment = session.attach(self, messages.passed_on(said, params))
-        attachment.cursor = 0
-        await session.audience.replay(attachment)
-        with _reading_on(session, attachment):
+        how = attaching.wanted(said, params, replay=True)
+        session = await self._open(said, how)
+        attachment = await attaching.attach(self, session, how)
+        with attaching.reading_on(session, attachment):
             await session.scribe.settled()
         self.peer.answer(identifier, session.setup_answer())
         session.audience.start(attachment)
-        self._start_behind(session)
+        if not how.observer:
+            self._start_behind(session)
 
     async def resume(self, identifier: bytes, params: Params) -> None:
-        """No replay; the agent is there when the answer leaves, or has had its time."""
+        """No replay by itself; the agent is there when the answer leaves, or has had its time. An observer needs none."""
         said = messages.parse_resume(params)
-        session = await self._open(said, params)
-        attachment = session.attach(self, messages.passed_on(said, params))
-        with _reading_on(session, attachment):
+        how = attaching.wanted(said, params, replay=False)
+        session = await self._open(said, how)
+        attachment = await attaching.attach(self, session, how)
+        with attaching.reading_on(session, attachment):
             try:
                 async with asyncio.timeout(self.pool.settings.start_timeout):
-                    await session.ensure_agent()
+                    if not how.observer:
+                        await session.ensure_agent()
             except (AcpdError, OSError, TimeoutError) as error:
                 self.log("agent did not start", str(error))
             session.scribe.commit()
@@ -339,18 +346,19 @@ class Connection:
         self.peer.answer(identifier, session.setup_answer())
         session.audience.start(attachment)
 
-    async def _open(self, said: messages.OldSession, params: Params) -> LiveSession:
+    async def _open(self, said: messages.OldSession, how: attaching.Wanted) -> LiveSession:
         try:
             session = await self.registry.open(said.sessionId)
         except SessionNotFound:
-            session = await adoption.adopt(self, said, messages.passed_on(said, params))
+            session = await adoption.adopt(self, said, how.params)
         if not await listing.same_folder(said.cwd, session.header):
             raise RequestError(
                 errors.INVALID_PARAMS,
                 f"session {session.id} has the working directory {session.header.cwd}",
                 {"expected": session.header.cwd},
             )
-        session.host = self.host
+        if not how.observer:  # no agent is started in its environment
+            session.host = self.host
         return session
 
     def _start_behind(self, session: LiveSession) -> None:
@@ -399,6 +407,7 @@ class Connection:
             request=identifier,
         )
         session = self.registry.at_hand(said.sessionId)
+        attaching.check_steering(session, self, "session/prompt")
         if session is not None and session.audience.attachment(self) is not None:
             session.prompt(prompt)
         else:
@@ -446,20 +455,10 @@ class Connection:
         return await link.ask(method, link.translated(params))
 
 
-@contextlib.contextmanager
-def _reading_on(session: LiveSession, attachment: Attachment) -> Generator[None]:
-    """Whatever becomes of the request: who is attached reads along, or its prompts would never be answered."""
-    try:
-        yield
-    except BaseException:
-        if attachment in session.audience.attachments:
-            session.audience.start(attachment)
-        raise
-
-
 async def _extension(method: str, connection: Connection, _identifier: bytes, params: Params) -> bytes:
     """An extension's request goes to the agent of the session that it names, else to one that announces extensions."""
     session = connection.named(params)
+    attaching.check_steering(session, connection, method)
     if session is not None and isinstance(session.link, AgentLink) and params is not UNSET:
         return await session.link.ask(method, session.link.translated(bytes(params)))
     link = connection.extended()

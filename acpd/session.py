@@ -110,11 +110,14 @@ class LiveSession:
 
     # -- clients
 
-    def attach(self, client: Client, setup: bytes | None = None) -> Attachment:
-        """See Audience.attach. `setup`: the params that it came with."""
-        if setup is not None:
+    def attach(self, client: Client, setup: bytes | None = None, *, observer: bool = False) -> Attachment:
+        """See Audience.attach. `setup`: the params that it came with; no agent is started with an observer's."""
+        if setup is not None and not observer:
             self.setup = setup
-        return self.audience.attach(client)
+        attachment = self.audience.attach(client, observer=observer)
+        if observer:
+            self.asks.take_back(client)
+        return attachment
 
     def detach(self, client: Client) -> None:
         self.audience.detach(client)

@@ -77,9 +77,9 @@ def _forward(link: AgentLink, session: LiveSession, identifier: bytes, method: s
 
 
 def _client_for(session: LiveSession, method: str) -> Client | None:
-    """Who prompted, else the longest attached that can."""
+    """Who prompted, else the longest attached that can. Never an observer."""
     needs = _NEEDS.get(method)
-    clients = [each.client for each in session.audience.attachments if needs is None or needs(each.client.capabilities)]
+    clients = [each.client for each in session.audience.controllers if needs is None or needs(each.client.capabilities)]
     if session.current is not None and session.current.client in clients:
         return session.current.client
     return clients[0] if clients else None
