@@ -422,6 +422,7 @@ class Connection:
         if session.audience.attachment(self) is None:
             session.host = self.host
             session.audience.start(session.attach(self))
+        attaching.check_steering(session, self, "session/prompt")  # it may have come to observe meanwhile
         session.prompt(prompt)
 
     async def set_mode(self, _identifier: bytes, params: Params) -> bytes:

@@ -14,7 +14,7 @@ from acpd.wire import messages
 from tests.agents.house import House, wire
 from tests.core.desk import Desk, desk
 from tests.core.pipes import start
-from tests.core.test_router import ADOPTED, code
+from tests.core.test_router import ADOPTED, Gate, code
 from tests.core.world import dumps, until
 from tests.support.store import Json
 
@@ -239,9 +239,40 @@ async def test_who_becomes_an_observer_is_asked_no_more(house: House) -> None:
         await resume(one, session, **how(role="observer"))
         assert 1 == methods(one, "$/cancel_request")
         one.peer.answer(one.asked[0], YES)
-        await two.load(session)
+        params = dumps({"sessionId": session, "cwd": str(house.root), "mcpServers": []})
+        two.peer.call("session/load", params, lambda *_: two.got.append(("answered", {})))
         await until(lambda: two.asked)
-        assert "session/request_permission" == two.got[-1][0]
+        assert ["answered", "session/request_permission"] == [method for method, _ in two.got[-2:]]
         two.peer.answer(two.asked[0], YES)
         assert {"stopReason": "end_turn"} == await prompting
         assert (1, 1) == (len(one.asked), len(two.asked))
+
+
+async def test_a_prompt_that_opens_the_session_for_who_comes_to_observe(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The role counts when the session is there: the prompt is -32600 and the agent never hears of it."""
+    async with desk(house, house.host()) as one:
+        session = await one.new()
+        await one.prompt(session, "say a")
+        await one.ask("session/close", sessionId=session)
+        gate = Gate(house.registry, "_open", monkeypatch)
+        loading = start(one.load(session, **how(role="observer")))
+        prompting = start(one.prompt(session, "say b"))
+        await gate.met.wait()
+        gate.open.set()
+        await loading
+        assert -32600 == await code(prompting)
+        assert ["a", "say a", "a"] == one.texts
+
+
+async def test_prompts_of_a_connection_that_ends_run_on(house: House) -> None:
+    """The running one and the one that waits, before the prompt of another client; its late answers go nowhere."""
+    async with desk(house, house.host()) as two:
+        async with desk(house, house.host()) as one:
+            session = await one.new()
+            for text in ("say a\nsleep 50\nsay b", "say c"):
+                params = dumps({"sessionId": session, "prompt": [{"type": "text", "text": text}]})
+                one.peer.call("session/prompt", params, lambda *_: None)
+            await until(lambda: "a" in one.texts)
+            await two.load(session)
+        assert {"stopReason": "end_turn"} == await two.prompt(session, "say d")
+        assert ["say a\nsleep 50\nsay b", "a", "b", "say c", "c", "d"] == two.texts
