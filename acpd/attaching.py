@@ -55,9 +55,8 @@ def wanted(said: messages.OldSession, params: messages.Params, *, replay: bool) 
         return Wanted(observer=False, replay=replay, params=raw)
     given = _options(bytes(meta[NAME]))
     raw = splice.replace(raw, "_meta", splice.remove(raw[slice(*splice.members(raw)["_meta"])], (NAME,)))
-    return Wanted(
-        observer=given.get("role") == "observer", replay=given["replay"] == "full" if "replay" in given else replay, params=raw
-    )
+    replay = given.get("replay", "full" if replay else "none") == "full"
+    return Wanted(observer=given.get("role") == "observer", replay=replay, params=raw)
 
 
 def _options(raw: bytes) -> dict[str, str]:
