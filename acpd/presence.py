@@ -75,7 +75,7 @@ class Presence:
     def _look(self) -> None:
         """Close it if nothing runs, waits or was said meanwhile; else, and where it cannot be closed, look again later."""
         session = self._session
-        busy = session.state is not Turn.IDLE or session.queue or session.fold.asks or session.recorder.is_storing
+        busy = session.state is not Turn.IDLE or session.fold.asks or session.recorder.is_storing
         if not busy and session.fold.seq == self._seq:
             self._close()
         self._watch()
