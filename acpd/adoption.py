@@ -72,6 +72,7 @@ async def _record(connection: Connection, said: OldSession, params: bytes) -> Li
         raise
     session.link = link
     session.remember_link(link)
+    session.recorder.end_message()  # what it says from now on is none of what it told
     session.recorder.config(result)
     session.scribe.commit()
     link.release()

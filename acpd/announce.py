@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Raw
 
 import acpd
+from acpd import attaching
 from acpd.agents.capabilities import Initialized
 from acpd.attachment import ClientCapabilities
 from acpd.wire import messages, splice
@@ -32,7 +33,8 @@ def initialize_answer(agent: Initialized | None, name: str, client: ClientCapabi
         for key in ("additionalDirectories", "systemPrompt"):
             if said.sessionCapabilities.has(key):
                 sessions[key] = {}
-    capabilities: dict[str, object] = {"loadSession": True, "sessionCapabilities": sessions}
+    ours = {attaching.NAME: attaching.OPTIONS}
+    capabilities: dict[str, object] = {"loadSession": True, "sessionCapabilities": sessions, "_meta": ours}
     if said is not None:
         for key in ("promptCapabilities", "mcpCapabilities", "auth"):
             value = getattr(said, key)

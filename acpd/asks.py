@@ -1,8 +1,9 @@
 """What an agent asks a person: permissions and elicitations, as durable entries.
 
 An ask is an entry with an id of ours; that id is the request's id to every client, and the answer is an entry too.
-All attached clients are asked for a permission, the first answer wins and the others are told; an elicitation goes to
-one. Nobody there: it waits. Nothing is ever granted because nobody is there: an option that was not offered is a refusal.
+All attached controllers are asked for a permission, the first answer wins and the others are told; an elicitation goes to
+one. An observer is never asked. Nobody there: it waits. Nothing is ever granted because nobody is there: an option that
+was not offered is a refusal.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ _decode_elicitation_result = msgspec.json.Decoder(ElicitationResult).decode
 class Ask:
     """One open question. `call` is its JSON-RPC id to clients, raw."""
 
-    __slots__ = ("call", "clients", "id", "method", "mode", "options", "outgoing", "reply", "request", "seq")
+    __slots__ = ("call", "clients", "failed", "id", "method", "mode", "options", "outgoing", "reply", "request", "seq")
 
     def __init__(self, method: str, params: bytes, session: bytes, request: bytes, reply: Reply) -> None:
         """Raises RequestError(INVALID_PARAMS) if the agent's params are not what the method needs."""
@@ -83,6 +84,9 @@ class Ask:
         self.request = request
         self.reply = reply
         self.clients: list[Client] = []
+        """Who is asked and has not answered."""
+        self.failed: list[Client] = []
+        """Who answered with an error."""
         self.options: list[Option] = []
         self.mode = ""
         from acpd.wire import asking  # 2 ms that a start need not pay
@@ -147,12 +151,20 @@ class Asks:
 
     def left(self, client: Client) -> None:
         """This client is gone; what it was asked stays open, and what was asked of it alone is asked of who is next."""
-        for ask in self._open.values():
+        for ask in list(self._open.values()):
             if client in ask.clients:
                 ask.clients.remove(client)
-        for attachment in self._audience.attachments:
-            if attachment.live:
-                self.send_all(attachment)
+            if not ask.clients:
+                for attachment in self._audience.controllers:
+                    if attachment.live:
+                        self.send(attachment, ask.id)
+
+    def take_back(self, client: Client) -> None:
+        """This client only observes from now on: what it was asked is somebody else's."""
+        for ask in self._open.values():
+            if client in ask.clients:
+                _forget(ask, client)
+        self.left(client)
 
     def send_all(self, attachment: Attachment) -> None:
         """A client is there: what is open is asked of it too."""
@@ -163,7 +175,7 @@ class Asks:
         """Ask one client, if the question is still open and this client's."""
         ask = self._open.get(identifier)
         client = attachment.client
-        if ask is None or client in ask.clients or not ask.may_go_to(client):
+        if ask is None or attachment.observer or client in ask.clients or not ask.may_go_to(client):
             return
         if ask.method == ELICITATION and (ask.clients or client is not self._one_for(ask)):
             return
@@ -175,7 +187,7 @@ class Asks:
 
     def _one_for(self, ask: Ask) -> Client | None:
         """Who prompted, else the longest attached that can."""
-        able = [each.client for each in self._audience.attachments if ask.may_go_to(each.client)]
+        able = [each.client for each in self._audience.controllers if ask.may_go_to(each.client)]
         prompter = self._prompter()
         return prompter if prompter in able else able[0] if able else None
 
@@ -184,10 +196,16 @@ class Asks:
             return  # late, or the client is gone, which is no answer: see `left`
         if result is None:
             ask.clients.remove(client)
-            if ask.clients:
-                return  # somebody else may still answer
+            ask.failed.append(client)
+            if self._may_be_answered(ask):
+                return
             result = CANCELLED[ask.method]
         self._close(ask, ask.judged(result), "client", but=client)
+
+    def _may_be_answered(self, ask: Ask) -> bool:
+        """Whether somebody else is asked, or will be: a client that is behind has not come to the question yet."""
+        others = [each.client for each in self._audience.controllers if each.client not in ask.failed]
+        return bool(ask.clients) or (ask.method == PERMISSION and bool(others))
 
     def _close(self, ask: Ask, result: bytes | None, by: str, *, but: Client | None = None) -> None:
         """Record the answer, tell the agent when it is durable, and the other clients at once."""
@@ -199,8 +217,7 @@ class Asks:
         self._recorder.scribe.settle(partial(ask.reply, result, error))
         for client in ask.clients:
             if client is not but:
-                client.forget(ask.call)
-                client.notify("$/cancel_request", b'{"requestId":%b}' % ask.call)
+                _forget(ask, client)
 
     def close_all(self, by: str) -> None:
         """Every open ask is answered "cancelled", which is never a yes."""
@@ -212,3 +229,9 @@ class Asks:
         for ask in list(self._open.values()):
             if ask.request == request:
                 self._close(ask, None, "agent")
+
+
+def _forget(ask: Ask, client: Client) -> None:
+    """It need not answer any more; what it answers all the same is late."""
+    client.forget(ask.call)
+    client.notify("$/cancel_request", b'{"requestId":%b}' % ask.call)

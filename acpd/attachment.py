@@ -62,7 +62,7 @@ class Staged(Struct, gc=False):
 class Attachment:
     """See the module. `behind(attachment)` starts the reading of the log; `ask(attachment, id)` sends one ask."""
 
-    __slots__ = ("_after", "_ask", "_behind", "_name", "client", "cursor", "live", "own", "seen", "skip")
+    __slots__ = ("_after", "_ask", "_behind", "_name", "client", "cursor", "live", "observer", "own", "seen", "skip")
 
     def __init__(
         self,
@@ -71,8 +71,12 @@ class Attachment:
         cursor: int,
         behind: Callable[[Attachment], None],
         ask: Callable[[Attachment, str], None],
+        *,
+        observer: bool = False,
     ) -> None:
         self.client = client
+        self.observer = observer
+        """It sees everything, is never asked, and steers nothing."""
         self.cursor = cursor
         self.skip = 0
         """Frames of the line behind the cursor that the client has already."""

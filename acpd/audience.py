@@ -37,6 +37,8 @@ class Audience:
         "_staged",
         "_tasks",
         "attachments",
+        "on_came",
+        "on_left",
     )
 
     def __init__(
@@ -51,6 +53,10 @@ class Audience:
         on_live: Callable[[Attachment], None],
     ) -> None:
         self.attachments: list[Attachment] = []
+        self.on_came: Callable[[], None] = lambda: None
+        """Somebody is attached, or has another role now."""
+        self.on_left: Callable[[], None] = lambda: None
+        """Somebody was disconnected."""
         self._key = key
         self._id = session
         self._journals = journals
@@ -65,15 +71,21 @@ class Audience:
     def attachment(self, client: Client) -> Attachment | None:
         return next((each for each in self.attachments if each.client is client), None)
 
-    def attach(self, client: Client) -> Attachment:
+    @property
+    def controllers(self) -> list[Attachment]:
+        """Those that may be asked, longest attached first."""
+        return [each for each in self.attachments if not each.observer]
+
+    def attach(self, client: Client, *, observer: bool = False) -> Attachment:
         """A new attachment of this client, not live: `start` makes it so. It goes on where its old one was, else at the end."""
         old = self.attachment(client)
-        new = Attachment(self._key.session, client, self._scribe.flushed, self._behind, self._ask)
+        new = Attachment(self._key.session, client, self._scribe.flushed, self._behind, self._ask, observer=observer)
         if old is None:
             self.attachments.append(new)
         else:
             new.take_over(old)
             self.attachments[self.attachments.index(old)] = new
+        self.on_came()
         return new
 
     def detach(self, client: Client) -> None:
@@ -81,6 +93,7 @@ class Audience:
         if (attachment := self.attachment(client)) is not None:
             self.attachments = [each for each in self.attachments if each is not attachment]
             attachment.let_go()
+            self.on_left()
 
     async def dismiss(self, patience: float) -> None:
         """Everybody leaves. Who is behind has so many seconds to read on first; its answers leave in any case."""

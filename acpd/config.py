@@ -58,9 +58,11 @@ class Agents(Struct, frozen=True, kw_only=True):
 
 
 class Sessions(Struct, frozen=True, kw_only=True):
-    """`[sessions]`. `queue`: prompts that may wait behind the running one."""
+    """`[sessions]`. `queue`: prompts that may wait behind the running one; `keep_idle` in seconds."""
 
     queue: Annotated[int, Meta(ge=0, le=10_000)] = 32
+    on_disconnect: Literal["continue", "cancel"] = "continue"
+    keep_idle: Annotated[float, Meta(ge=10, le=604_800)] = 600.0
 
 
 class Daemon(Struct, frozen=True, kw_only=True):
@@ -225,6 +227,8 @@ WANTED = {
     "agents.stop_grace": "seconds, more than 0 and at most 86400",
     "agents.primer_tokens": "a whole number from 1000 to 10000000",
     "sessions.queue": "a whole number from 0 to 10000",
+    "sessions.on_disconnect": '"continue" or "cancel"',
+    "sessions.keep_idle": "seconds, from 10 to 604800",
     "daemon.autostart": "true or false",
     "daemon.connections": "a whole number from 1 to 100000",
     "daemon.drain": "seconds, from 0 to 86400",

@@ -217,4 +217,6 @@ def _settings(config: Config) -> Settings:
         stop_grace=config.agents.stop_grace,
         start_timeout=config.agents.start_timeout,
         primer_tokens=config.agents.primer_tokens,
+        cancel_alone=config.sessions.on_disconnect == "cancel",
+        keep_idle=config.sessions.keep_idle,
     )

@@ -23,13 +23,19 @@ class Store(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """Limits of live sessions. Seconds, and numbers of prompts and tokens."""
+    """Limits of live sessions. Seconds, and numbers of prompts and tokens.
+
+    `cancel_alone`: whether turns are cancelled when the last controller was disconnected; `keep_idle`: how long a session is
+    kept live without any client.
+    """
 
     queue: int = 32
     cancel_timeout: float = 10.0
     stop_grace: float = 1.0
     start_timeout: float = 30.0
     primer_tokens: int = 50_000
+    cancel_alone: bool = False
+    keep_idle: float = 600.0
 
 
 class Link(Protocol):

@@ -36,9 +36,13 @@ class Shape(Struct, gc=False):
     line_tail: bytes
     frame_head: bytes
     frame_tail: bytes
+    mark: bytes
+    """acpd.wire.frames.BACKGROUND or nothing; a shape never outlives the beginning or the end of a turn."""
 
     @classmethod
-    def of(cls, look: updates.Look, params: bytes, head: bytes, cut: int, message_id: str, session: bytes) -> Shape | None:
+    def of(
+        cls, look: updates.Look, params: bytes, head: bytes, cut: int, message_id: str, session: bytes, mark: bytes
+    ) -> Shape | None:
         """None where it cannot be told by its text alone. `head`: what stands before the params in the line."""
         start = params.find(b'"text":"') + 8
         end = params.find(b'"', start)
@@ -48,7 +52,7 @@ class Shape(Struct, gc=False):
         update_tail = behind[:-1]
         if message_id:
             update_tail = frames.with_message_id(update_tail, message_id)
-        return cls(look.kind, before, behind, head + before, behind, frames.around(session, before[cut:]), update_tail)
+        return cls(look.kind, before, behind, head + before, behind, frames.around(session, before[cut:]), update_tail, mark)
 
 
 class Recorder:
@@ -204,14 +208,21 @@ class Recorder:
         identifier = self.scribe.new_id()
         message_id = self._message_id(look, identifier)
         cut = frames.cut_of(params, members) if look.valid and look.sendable is not None else 0
-        head = b',"kind":%b%b%b,"params":' % (encode(look.kind), _known(look, message_id, cut), more)
+        mark = frames.BACKGROUND if source is not None and self._in_background else b""
+        known = _known(look, message_id, cut) + (b',"background":true' if mark else b"")
+        head = b',"kind":%b%b%b,"params":' % (encode(look.kind), known, more)
         body = b"%b%b%b" % (_src(source), head, params if text is None else text)
         written = self.scribe.entry(stored, body, self.tip, identifier=identifier, update=look.kind)
         self.tip = identifier
-        self._stage(params, members, look, written, message_id)
+        self._stage(params, members, look, written, message_id, mark)
         going_on = look.plain and cut and text is None and self._last == (look.kind, message_id or look.message_id)
-        self.shape = Shape.of(look, params, head, cut, message_id, self._id) if going_on else None
+        self.shape = Shape.of(look, params, head, cut, message_id, self._id, mark) if going_on else None
         self._last = (look.kind, message_id or look.message_id)
+
+    @property
+    def _in_background(self) -> bool:
+        """Whether no turn runs: what the agent says now nobody asked for. Not what it tells of a session that is adopted."""
+        return self.fold.turn is None and not self.fold.adopting
 
     def again(self, shape: Shape, text: bytes, source: Source) -> None:
         """One more chunk of the shape of the newest entry: `text` is the inside of its JSON string."""
@@ -220,7 +231,7 @@ class Recorder:
         written = self.scribe.entry("update", body, self.tip, identifier=identifier, update=shape.kind)
         self.tip = identifier
         if self._audience.is_watched:
-            frame = b"%b%b%b%b" % (shape.frame_head, text, shape.frame_tail, frames.behind(written.seq, written.at))
+            frame = b"%b%b%b%b" % (shape.frame_head, text, shape.frame_tail, frames.behind(written.seq, written.at, shape.mark))
             self._audience.stage(Staged(written.seq, shape.kind, frame))
         else:
             self._audience.skip()
@@ -234,12 +245,20 @@ class Recorder:
             self._run = (look.kind, identifier)
         return self._run[1]
 
-    def _stage(self, params: bytes, members: frames.Params, look: updates.Look, written: Written, message_id: str) -> None:
+    def _stage(
+        self,
+        params: bytes,
+        members: frames.Params,
+        look: updates.Look,
+        written: Written,
+        message_id: str,
+        mark: bytes = b"",
+    ) -> None:
         if look.sendable is None:
             self.warnings += 1
         elif self._audience.is_watched:
             sendable = _for_clients(look.sendable)
-            frame = frames.frame(params, members, self._id, written.seq, written.at, message_id, sendable)
+            frame = frames.frame(params, members, self._id, written.seq, written.at, message_id, sendable, mark)
             self._audience.stage(Staged(written.seq, look.kind, frame))
         else:
             self._audience.skip()

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from acpd import pages
 from acpd.errors import INVALID_REQUEST, RequestError, SessionBusy, SessionNotFound, SessionReadOnly, StoreError
 from acpd.needs import Agents, Settings, Store
+from acpd.presence import Presence
 from acpd.recovery import recover
 from acpd.saving import Saver
 from acpd.session import LiveSession
@@ -41,6 +42,7 @@ class Registry:
         self._settings = settings
         self._tasks = tasks
         self._savers: dict[str, Saver] = {}
+        self._presences: dict[str, Presence] = {}
         self._opening: dict[str, asyncio.Task[LiveSession]] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._deleting: dict[str, asyncio.Task[None]] = {}
@@ -107,8 +109,7 @@ class Registry:
     async def abandon(self, session: LiveSession) -> None:
         """Leave nothing of a session whose adoption failed."""
         session.closed = True
-        session.scribe.stop()
-        del self.live[session.id], self._savers[session.id]
+        self._forget(session)
         await self._discard(session.key, session.scribe.journal)
         await self.store.lease.give_up(session.key)
 
@@ -123,10 +124,22 @@ class Registry:
 
     def _admit(self, session: LiveSession) -> LiveSession:
         saver = Saver(session)
-        session.on_idle = saver.soon
+        presence = Presence(session, lambda: self.begin_close(session.id))
+
+        def settled() -> None:
+            saver.soon()
+            presence.settled()
+
+        session.on_idle = settled
         self._savers[session.id] = saver
+        self._presences[session.id] = presence
         self.live[session.id] = session
         return session
+
+    def _forget(self, session: LiveSession) -> None:
+        session.scribe.stop()
+        self._presences.pop(session.id).stop()
+        del self.live[session.id], self._savers[session.id]
 
     def at_hand(self, session_id: str) -> LiveSession | None:
         """The live session, unless it is being closed or deleted."""
@@ -274,8 +287,7 @@ class Registry:
         except BaseException:  # a log that cannot be written stays open, and so does the session
             session.closed = False
             raise
-        session.scribe.stop()
-        del self.live[session.id], self._savers[session.id]
+        self._forget(session)
         await self.store.lease.give_up(session.key)
 
     async def page(

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from acpd import errors
+from acpd import attaching, errors
+from acpd.attaching import Wanted
 from acpd.cursors import Cursor
 from acpd.errors import AcpdError, RequestError
 from acpd.rpc.protocol import Params
@@ -68,12 +69,12 @@ async def _set_up_again(
 ) -> None:
     """The line that attached a session, which was answered. Its answer goes nowhere."""
     parse = _PARSERS.get(method)
-    setup = messages.passed_on(parse(params), params) if parse is not None else None
-    attachment = await reattach(connection, session_id, cursor, setup)
+    how = attaching.wanted(parse(params), params, replay=False) if parse is not None else None
+    attachment = await reattach(connection, session_id, cursor, how)
     connection.peer.answer(identifier, b"{}", attachment.place() if attachment is not None else b"", sets_up=True)
 
 
-async def reattach(connection: Connection, session_id: str, cursor: Cursor, setup: bytes | None) -> Attachment | None:
+async def reattach(connection: Connection, session_id: str, cursor: Cursor, how: Wanted | None) -> Attachment | None:
     """Go on where the client stands. None if the session cannot be opened; who asks for it next is told why."""
     try:
         session = await connection.registry.open(session_id)
@@ -81,8 +82,10 @@ async def reattach(connection: Connection, session_id: str, cursor: Cursor, setu
     except AcpdError as error:
         connection.log("session not taken up again", f"{session_id}: {error}")
         return None
-    session.host = connection.host
-    attachment = session.attach(connection, setup)
+    observer = how is not None and how.observer
+    if not observer:
+        session.host = connection.host
+    attachment = session.attach(connection, how.params if how is not None else None, observer=observer)
     attachment.cursor = attachment.seen = min(cursor.seq, session.scribe.flushed)
     attachment.skip = cursor.frames
     for ask in over:

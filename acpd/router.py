@@ -9,20 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from functools import partial
 
-import msgspec
 from msgspec import UNSET
 
-from acpd import adoption, audience, cursors, errors, listing, searching, trees
+from acpd import adoption, attaching, audience, cursors, errors, extensions, listing, searching, trees
 from acpd.agents.capabilities import of_client
 from acpd.agents.link import AgentLink
 from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import inner_id
 from acpd.agents.warm import WarmAgent
 from acpd.announce import for_agent, initialize_answer
-from acpd.attachment import Attachment, ClientCapabilities
+from acpd.attachment import ClientCapabilities
 from acpd.config import without_secrets
 from acpd.errors import AcpdError, AgentError, ConnectionBroken, EntryNotFound, RequestError, SessionNotFound
 from acpd.peer import Peer
@@ -134,7 +133,7 @@ class Connection:
             elif method == "$/cancel_request":
                 self._cancel_request(bytes(messages.parse_cancel_request(params).requestId))
             elif method.startswith("_") and not method.startswith("_acpd/"):
-                self._pass_on(method, params)
+                extensions.notify(self, method, params)
         except RequestError as error:
             self.log("bad notification", f"{method}: {error}")
 
@@ -143,7 +142,9 @@ class Connection:
             if prompt.session == session_id:
                 prompt.cancelled = True
         session = self.registry.live.get(session_id)
-        if session is not None:
+        if attaching.observes(session, self):
+            self.log("cancel of an observer ignored", session_id)
+        elif session is not None:
             session.cancel()
 
     def _cancel_request(self, request: bytes) -> None:
@@ -152,27 +153,6 @@ class Connection:
             return
         if task := self._running.get(request):
             task.cancel()
-
-    def _pass_on(self, method: str, params: Params) -> None:
-        session = self.named(params)
-        if session is not None and isinstance(session.link, AgentLink) and params is not UNSET:
-            session.link.pass_on(method, bytes(params))
-
-    def named(self, params: Params) -> LiveSession | None:
-        """The live session that these params name, if they do."""
-        if params is UNSET:
-            return None
-        try:
-            found = msgspec.json.decode(params, type=dict[str, msgspec.Raw]).get("sessionId")
-            return self.registry.live.get(msgspec.json.decode(found, type=str)) if found is not None else None
-        except msgspec.DecodeError:
-            return None
-
-    def extended(self) -> AgentLink | None:
-        """An agent of this connection that announces extensions: one that waits, else that of a session."""
-        links = (self.host.warm, *(each.link for each in self.registry.live.values() if each.host is self.host))
-        able = (link for link in links if isinstance(link, AgentLink) and not link.ended)
-        return next((link for link in able if link.said.agentCapabilities.meta is not UNSET), None)
 
     def on_request(self, identifier: bytes, method: str, params: Params, /) -> None:
         if self._initialized and (handler := self._earlier.again(self.peer.number(identifier), method)) is not None:
@@ -187,6 +167,8 @@ class Connection:
             return
         try:
             handler = self._handler(method)
+            if method in attaching.STEERING:
+                attaching.check_steering(extensions.named(self.registry, params), self, method)
         except RequestError as error:
             self.peer.refuse(identifier, error)
             return
@@ -222,7 +204,7 @@ class Connection:
         if handler is not None:
             return handler
         if method.startswith("_") and not method.startswith("_acpd/"):
-            return partial(_extension, method)
+            return partial(extensions.ask, method)
         raise RequestError(errors.METHOD_NOT_FOUND, f"unknown method {method[:100]}")
 
     async def _serve(self, identifier: bytes, handler: Handler, params: Params) -> None:
@@ -328,25 +310,29 @@ class Connection:
 
     async def load(self, identifier: bytes, params: Params) -> None:
         said = messages.parse_load(params)
-        session = await self._open(said, params)
-        attachment = session.attach(self, messages.passed_on(said, params))
-        attachment.cursor = 0
-        await session.audience.replay(attachment, self._earlier.replayed(session.id, self.peer.number(identifier)))
-        with _reading_on(session, attachment):
+        how = attaching.wanted(said, params, replay=True)
+        session = await self._open(said, how)
+        attachment = await attaching.attach(
+            self, session, how, self._earlier.replayed(session.id, self.peer.number(identifier))
+        )
+        with attaching.reading_on(session, attachment):
             await session.scribe.settled()
         self.peer.answer(identifier, session.setup_answer(), attachment.place(), sets_up=True)
         session.audience.start(attachment)
-        self._start_behind(session)
+        if not how.observer:
+            self._start_behind(session)
 
     async def resume(self, identifier: bytes, params: Params) -> None:
-        """No replay; the agent is there when the answer leaves, or has had its time."""
+        """No replay by itself; the agent is there when the answer leaves, or has had its time. An observer needs none."""
         said = messages.parse_resume(params)
-        session = await self._open(said, params)
-        attachment = session.attach(self, messages.passed_on(said, params))
-        with _reading_on(session, attachment):
+        how = attaching.wanted(said, params, replay=False)
+        session = await self._open(said, how)
+        attachment = await attaching.attach(self, session, how)
+        with attaching.reading_on(session, attachment):
             try:
                 async with asyncio.timeout(self.pool.settings.start_timeout):
-                    await session.ensure_agent()
+                    if not how.observer:
+                        await session.ensure_agent()
             except (AcpdError, OSError, TimeoutError) as error:
                 self.log("agent did not start", str(error))
             session.scribe.commit()
@@ -354,18 +340,19 @@ class Connection:
         self.peer.answer(identifier, session.setup_answer(), attachment.place(), sets_up=True)
         session.audience.start(attachment)
 
-    async def _open(self, said: messages.OldSession, params: Params) -> LiveSession:
+    async def _open(self, said: messages.OldSession, how: attaching.Wanted) -> LiveSession:
         try:
             session = await self.registry.open(said.sessionId)
         except SessionNotFound:
-            session = await adoption.adopt(self, said, messages.passed_on(said, params))
+            session = await adoption.adopt(self, said, how.params)
         if not await listing.same_folder(said.cwd, session.header):
             raise RequestError(
                 errors.INVALID_PARAMS,
                 f"session {session.id} has the working directory {session.header.cwd}",
                 {"expected": session.header.cwd},
             )
-        session.host = self.host
+        if not how.observer:  # no agent is started in its environment
+            session.host = self.host
         return session
 
     def _start_behind(self, session: LiveSession) -> None:
@@ -426,6 +413,7 @@ class Connection:
     def _prompt(self, identifier: bytes, params: Params) -> None:
         prompt = self.accepted(identifier, params)
         session = self.registry.at_hand(prompt.session)
+        attaching.check_steering(session, self, "session/prompt")
         if session is not None and session.audience.attachment(self) is not None:
             session.prompt(prompt)
         else:
@@ -439,6 +427,7 @@ class Connection:
         if session.audience.attachment(self) is None:
             session.host = self.host
             session.audience.start(session.attach(self))
+        attaching.check_steering(session, self, "session/prompt")  # it may have come to observe meanwhile
         return session
 
     async def set_mode(self, _identifier: bytes, params: Params) -> bytes:
@@ -470,28 +459,6 @@ class Connection:
         if not isinstance(link, AgentLink):
             raise AgentError(f"session {session.id} has no agent")
         return await link.ask(method, link.translated(params))
-
-
-@contextlib.contextmanager
-def _reading_on(session: LiveSession, attachment: Attachment) -> Generator[None]:
-    """Whatever becomes of the request: who is attached reads along, or its prompts would never be answered."""
-    try:
-        yield
-    except BaseException:
-        if attachment in session.audience.attachments:
-            session.audience.start(attachment)
-        raise
-
-
-async def _extension(method: str, connection: Connection, _identifier: bytes, params: Params) -> bytes:
-    """An extension's request goes to the agent of the session that it names, else to one that announces extensions."""
-    session = connection.named(params)
-    if session is not None and isinstance(session.link, AgentLink) and params is not UNSET:
-        return await session.link.ask(method, session.link.translated(bytes(params)))
-    link = connection.extended()
-    if link is None:
-        raise RequestError(errors.METHOD_NOT_FOUND, f"unknown method {method[:100]}")
-    return await link.ask(method, b"{}" if params is UNSET else bytes(params))
 
 
 async def _prompt_unattached(prompt: Prompt, connection: Connection, _identifier: bytes, _params: Params) -> None:

@@ -110,11 +110,14 @@ class LiveSession:
 
     # -- clients
 
-    def attach(self, client: Client, setup: bytes | None = None) -> Attachment:
-        """See Audience.attach. `setup`: the params that it came with."""
-        if setup is not None:
+    def attach(self, client: Client, setup: bytes | None = None, *, observer: bool = False) -> Attachment:
+        """See Audience.attach. `setup`: the params that it came with; no agent is started with an observer's."""
+        if setup is not None and not observer:
             self.setup = setup
-        return self.audience.attach(client)
+        attachment = self.audience.attach(client, observer=observer)
+        if observer:
+            self.asks.take_back(client)
+        return attachment
 
     def detach(self, client: Client) -> None:
         self.audience.detach(client)
@@ -226,11 +229,8 @@ class LiveSession:
         if own is not None:
             own.own.add(written.id)
         if len(self.audience.attachments) > (own is not None):
-            chunks = [
-                frames.text_chunk(self.id_json, "user_message_chunk", bytes(block), written.seq, written.at, written.id)
-                for block in _decode_blocks(prompt.blocks)
-            ]
-            self.audience.stage(Staged(written.seq, "user_message_chunk", b"".join(chunks), origin=prompt.client))
+            shown = frames.prompt(self.id_json, _decode_blocks(prompt.blocks), written.seq, written.at, written.id)
+            self.audience.stage(Staged(written.seq, "user_message_chunk", b"".join(shown), origin=prompt.client))
         self.recorder.entry("turn", b',"state":"running","entry":"%b"' % written.id.encode())
         if not self.fold.title and (title := first_line_title(prompt.blocks)):
             self.scribe.fact("info", b',"title":%b' % encode(title))

@@ -189,9 +189,9 @@ def _extension(link: AgentLink, session: LiveSession, identifier: bytes, method:
 
 
 def _client_for(session: LiveSession, method: str, but: tuple[Client, ...] = ()) -> Client | None:
-    """Who prompted, else the longest attached that can. A client that is leaving may be attached still: it is in `but`."""
+    """Who prompted, else the longest attached that can; never an observer. `but`: who is leaving, and may be attached still."""
     needs = _NEEDS.get(method)
-    attached = (each.client for each in session.audience.attachments)
+    attached = (each.client for each in session.audience.controllers)
     clients = [each for each in attached if each not in but and (needs is None or needs(each.capabilities))]
     if session.current is not None and session.current.client in clients:
         return session.current.client

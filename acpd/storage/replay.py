@@ -119,7 +119,7 @@ def _live(line: Stored, session: bytes, kinds: frozenset[str]) -> list[bytes]:
 
 def _prompt(line: Stored, session: bytes) -> list[bytes]:
     blocks = [] if line.prompt is UNSET else _decode_array(line.prompt)
-    return [frames.text_chunk(session, "user_message_chunk", bytes(block), line.seq, line.at, line.id) for block in blocks]
+    return frames.prompt(session, blocks, line.seq, line.at, line.id)
 
 
 class Replay:

@@ -52,9 +52,11 @@ _encode = msgspec.json.Encoder().encode
 
 def frame(line: Stored, session: bytes, changed: bytes | None = None) -> bytes:
     """The frame of this line, with another update in the place of its own."""
+    mark = frames.BACKGROUND if line.background else b""
     if changed is None and line.cut:
-        return frames.cut_frame(bytes(params_of(line)), line.cut, session, line.seq, line.at, line.messageId)
-    return frames.update(params_of(line), session, line.seq, line.at, line.messageId if changed is None else "", changed)
+        return frames.cut_frame(bytes(params_of(line)), line.cut, session, line.seq, line.at, line.messageId, mark)
+    message_id = line.messageId if changed is None else ""
+    return frames.update(params_of(line), session, line.seq, line.at, message_id, changed, mark)
 
 
 class Newest:

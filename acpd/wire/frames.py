@@ -1,7 +1,8 @@
 """From a stored line to the frame that a client gets: the same live and in every replay.
 
 What changes is exactly this: `params.sessionId`; `update.messageId` of chunks where the agent gave none;
-`params._meta["acpd.dev/seq"]` and `["acpd.dev/at"]`. Every other byte is the agent's.
+`params._meta["acpd.dev/seq"]` and `["acpd.dev/at"]`, and `["acpd.dev/background"]` where the line has that. Every other byte
+is the agent's.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from acpd.wire import blobs, splice
 CHUNKS = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk"})
 MAX_OUT = 30 * 1024 * 1024
 """Bytes of a payload that go out unchanged; TypeScript's SDK takes lines of 32 MiB."""
-_OURS = ("acpd.dev/seq", "acpd.dev/at")  # an agent that is an acpd itself has its own
+BACKGROUND = b',"acpd.dev/background":true'
+"""The `mark` of what an agent said while no turn ran."""
+_OURS = ("acpd.dev/seq", "acpd.dev/at", "acpd.dev/background")  # an agent that is an acpd itself has its own
 _MOVED = (
     b"[acpd] This conversation goes on at another point now: what was said after that point is on another branch, and the next"
     b" prompt does not know it. Load the session again to see what it does know.\\n\\n"
@@ -33,18 +36,34 @@ class Params(Struct, gc=False, rename={"meta": "_meta"}):
 decode_params = msgspec.json.Decoder(Params).decode
 
 
-def update(params: bytes | Raw, session: bytes, seq: int, at: str, message_id: str = "", changed: bytes | None = None) -> bytes:
+def update(
+    params: bytes | Raw,
+    session: bytes,
+    seq: int,
+    at: str,
+    message_id: str = "",
+    changed: bytes | None = None,
+    mark: bytes = b"",
+) -> bytes:
     """The session/update frame for one stored line.
 
     `session` is acpd's session id as JSON text; `message_id` is given where acpd gave one; `changed` stands in place of
-    the update where that had to be repaired. Raises msgspec.DecodeError if params are not of session/update.
+    the update where that had to be repaired; `mark` is BACKGROUND or nothing. Raises msgspec.DecodeError if params are not
+    of session/update.
     """
     raw = bytes(params)
-    return frame(raw, decode_params(raw), session, seq, at, message_id, changed)
+    return frame(raw, decode_params(raw), session, seq, at, message_id, changed, mark)
 
 
 def frame(
-    raw: bytes, members: Params, session: bytes, seq: int, at: str, message_id: str = "", changed: bytes | None = None
+    raw: bytes,
+    members: Params,
+    session: bytes,
+    seq: int,
+    at: str,
+    message_id: str = "",
+    changed: bytes | None = None,
+    mark: bytes = b"",
 ) -> bytes:
     """As `update`, for params that were decoded already."""
     text = bytes(members.update) if changed is None else changed
@@ -55,30 +74,32 @@ def frame(
         text = with_message_id(text, message_id)
     canonical = raw.startswith(b'{"sessionId":') and len(raw) == len(members.sessionId) + len(members.update) + 24
     if canonical:  # so it has no other member and no white space
-        return b'%b{"sessionId":%b,"update":%b,"_meta":{"acpd.dev/seq":%d,"acpd.dev/at":"%b"}}}\n' % (
+        return b'%b{"sessionId":%b,"update":%b,"_meta":{"acpd.dev/seq":%d,"acpd.dev/at":"%b"%b}}}\n' % (
             _HEAD,
             session,
             text,
             seq,
             at.encode(),
+            mark,
         )
-    return b"%b%b}\n" % (_HEAD, _rewritten(raw, session, text, seq, at))
+    return b"%b%b}\n" % (_HEAD, _rewritten(raw, session, text, seq, at, mark))
 
 
-def cut_frame(raw: bytes, cut: int, session: bytes, seq: int, at: str, message_id: str = "") -> bytes:
+def cut_frame(raw: bytes, cut: int, session: bytes, seq: int, at: str, message_id: str = "", mark: bytes = b"") -> bytes:
     """As `update`, where the update is said to be `raw[cut:-1]`. A cut that is not behind the session's id is not believed."""
     behind_id = raw.find(b'"', 14) + 1 if raw.startswith(b'{"sessionId":"') else 0
     if cut != behind_id + 10 or not raw.startswith(b',"update":{', behind_id) or not raw.endswith(b"}}") or len(raw) > MAX_OUT:
-        return update(raw, session, seq, at, message_id)
+        return update(raw, session, seq, at, message_id, mark=mark)
     text = raw[cut:-1]
     if message_id:
         text = with_message_id(text, message_id)
-    return b'%b{"sessionId":%b,"update":%b,"_meta":{"acpd.dev/seq":%d,"acpd.dev/at":"%b"}}}\n' % (
+    return b'%b{"sessionId":%b,"update":%b,"_meta":{"acpd.dev/seq":%d,"acpd.dev/at":"%b"%b}}}\n' % (
         _HEAD,
         session,
         text,
         seq,
         at.encode(),
+        mark,
     )
 
 
@@ -93,18 +114,18 @@ def around(session: bytes, kind_of_params: bytes) -> bytes:
     return b'%b{"sessionId":%b,"update":%b' % (_HEAD, session, kind_of_params)
 
 
-def behind(seq: int, at: str) -> bytes:
+def behind(seq: int, at: str, mark: bytes) -> bytes:
     """What stands in a frame behind an update."""
-    return b',"_meta":{"acpd.dev/seq":%d,"acpd.dev/at":"%b"}}}\n' % (seq, at.encode())
+    return b',"_meta":{"acpd.dev/seq":%d,"acpd.dev/at":"%b"%b}}}\n' % (seq, at.encode(), mark)
 
 
-def _rewritten(params: bytes, session: bytes, text: bytes, seq: int, at: str) -> bytes:
+def _rewritten(params: bytes, session: bytes, text: bytes, seq: int, at: str, mark: bytes) -> bytes:
     found = splice.entries(params)
     place = {member.name: index for index, member in enumerate(found)}
     gone = {index for index, member in enumerate(found) if place[member.name] != index}  # or the agent's own id would get out
     edits = splice.cuts([(member.key, member.end) for member in found], gone)
     edits += [(*found[place[name]][2:], value) for name, value in (("sessionId", session), ("update", text))]
-    ours = b'"acpd.dev/seq":%d,"acpd.dev/at":"%b"' % (seq, at.encode())
+    ours = b'"acpd.dev/seq":%d,"acpd.dev/at":"%b"%b' % (seq, at.encode(), mark)
     if "_meta" not in place:
         return splice.add(splice.apply(params, edits), b'"_meta":{%b}' % ours)
     start, end = found[place["_meta"]][2:]
@@ -140,6 +161,11 @@ def moved(session: bytes, entry: bytes, seq: int, at: str, message_id: str) -> b
     )
     meta = b'{"acpd.dev/seq":%d,"acpd.dev/at":"%b","acpd.dev/notice":true,"acpd.dev/leaf":%b}' % (seq, at.encode(), entry)
     return b'%b{"sessionId":%b,"update":%b,"_meta":%b}}\n' % (_HEAD, session, chunk, meta)
+
+
+def prompt(session: bytes, blocks: list[Raw], seq: int, at: str, entry: str) -> list[bytes]:
+    """How a prompt is shown to those who did not send it: a chunk for each content block."""
+    return [text_chunk(session, "user_message_chunk", bytes(block), seq, at, entry) for block in blocks]
 
 
 def text_chunk(session: bytes, kind: str, block: bytes, seq: int, at: str, message_id: str) -> bytes:

@@ -44,7 +44,8 @@ class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
     | prompt | prompt: the client's content blocks; _meta; by: the line of a shim that it was, `<token>:<number>` |
     | update, compaction | kind: sessionUpdate; params: of session/update, as the agent wrote it; messageId: given by acpd; |
     | | of: the agent's own messageId or toolCallId; state: a tool call's new status; cut: where the update begins in params |
-    | | that are just `{"sessionId":..,"update":..}` and valid as they are, so that a replay need not look into them |
+    | | that are just `{"sessionId":..,"update":..}` and valid as they are, so that a replay need not look into them; |
+    | | background: true where the agent said it while no turn ran |
     | ask | method; params: of the request, as the agent wrote it |
     | answer | ask: entry id; result or error; by: "client", "cancel", "agent", "acpd" |
     | turn | state: "running", "ended", "interrupted"; stopReason; error; usage |
@@ -69,6 +70,7 @@ class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
     messageId: str = ""
     of: str = ""
     cut: int = 0
+    background: bool = False
     blobs: tuple[int, ...] = ()
     prompt: Raw | UnsetType = UNSET
     meta: Raw | UnsetType = UNSET

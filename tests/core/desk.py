@@ -26,6 +26,8 @@ class Desk:
     def __init__(self, house: House, host: Host) -> None:
         self.house = house
         self.got: list[tuple[str, Json]] = []
+        self.asked: list[bytes] = []
+        """The ids of the requests in `got`, for `peer.answer`."""
         self.bad: list[str] = []
         self.closed = asyncio.Event()
         self.server_closed = asyncio.Event()
@@ -43,6 +45,7 @@ class Desk:
             peer.use_reader(transport)
 
     def on_request(self, identifier: bytes, method: str, params: Params, /) -> None:
+        self.asked.append(identifier)
         self.got.append((method, {} if params is UNSET else json.loads(bytes(params))))
 
     def on_notification(self, method: str, params: Params, /) -> None:
@@ -71,8 +74,8 @@ class Desk:
     async def prompt(self, session: str, text: str) -> Json:
         return await self.ask("session/prompt", sessionId=session, prompt=[{"type": "text", "text": text}])
 
-    async def load(self, session: str, cwd: str | None = None) -> Json:
-        return await self.ask("session/load", sessionId=session, cwd=cwd or str(self.house.root), mcpServers=[])
+    async def load(self, session: str, cwd: str | None = None, **more: Any) -> Json:
+        return await self.ask("session/load", sessionId=session, cwd=cwd or str(self.house.root), mcpServers=[], **more)
 
     def cancel_request(self, identifier: int) -> None:
         self.peer.notify("$/cancel_request", dumps({"requestId": identifier}))

@@ -34,7 +34,12 @@ def test_without_an_agent() -> None:
         found["agentInfo"]["name"],
         found["agentInfo"]["version"],
     )
-    assert {"loadSession": True, "sessionCapabilities": sessions} == found["agentCapabilities"]
+    attach = {"role": ["controller", "observer"], "replay": ["full", "none"]}
+    assert {
+        "loadSession": True,
+        "sessionCapabilities": sessions,
+        "_meta": {"acpd.dev/attach": attach},
+    } == found["agentCapabilities"]
 
 
 def test_the_agents_own_abilities_and_acpds() -> None:
@@ -80,7 +85,7 @@ def test_the_agents_own_abilities_and_acpds() -> None:
 def test_malformed_members_count_as_absent(said: object) -> None:
     """Whatever an agent says, the answer to the client is a valid one."""
     found = answer(said)
-    assert ([], {"loadSession", "sessionCapabilities"}) == (found["authMethods"], found["agentCapabilities"].keys())
+    assert ([], {"loadSession", "sessionCapabilities", "_meta"}) == (found["authMethods"], found["agentCapabilities"].keys())
 
 
 def test_one_malformed_member_takes_no_other_with_it() -> None:

@@ -9,7 +9,7 @@ import pytest
 from acpd.asks import ELICITATION, PERMISSION
 from acpd.errors import RequestError
 from acpd.session import LiveSession
-from tests.core.world import Editor, Voice, World, attach, load, prompt, until
+from tests.core.world import Editor, Voice, World, attach, dumps, load, prompt, until
 from tests.support.store import Json
 
 OPTIONS = [
@@ -278,3 +278,194 @@ async def test_a_dead_agents_asks_are_closed(world: World) -> None:
     session, voice, ask = await asked(world, editor := Editor())
     voice.die()
     assert ({}, [ask]) == (session.fold.asks, editor.forgotten)
+
+
+def errors_of(entries: list[Json]) -> list[tuple[str, bool]]:
+    return [(entry["by"], "error" in entry) for entry in entries]
+
+
+def leave(session: LiveSession, editor: Editor) -> None:
+    """As a connection ends."""
+    editor.close()
+    session.detach(editor)
+
+
+async def in_a_turn(world: World, *editors: Editor, method: str = PERMISSION, params: Json = PARAMS) -> tuple[Voice, str]:
+    """The first of these clients prompts, and the agent asks; the ask's id."""
+    session, voice = await world.with_agent()
+    for editor in editors:
+        attach(session, editor)
+    prompt(session, editors[0], "p1")
+    await voice.prompted()
+    voice.ask_user("q", method, params)
+    return voice, next(iter(session.fold.asks))
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+async def test_of_three_answers_in_one_tick_the_first_counts(world: World, first: int) -> None:
+    """Whoever it is of; one answer is stored and told, and only those who had not answered are told to stop."""
+    editors = [Editor(), Editor(), Editor()]
+    session, voice, ask = await asked(world, *editors)
+    answers = [(editor, editor.asked[ask][2]) for editor in editors]
+    ordered = answers[first:] + answers[:first]
+    options = ("yes", "no", "no-for-ever")
+    for (_, then), option in zip(ordered, options, strict=True):
+        then(b'{"outcome":{"outcome":"selected","optionId":"%b"}}' % option.encode(), None)
+    assert selected("yes") == await replied(voice)
+    assert 1 == len(world.log(session).of("answer"))
+    told = [[message.get("method") for message in editor.got].count("$/cancel_request") for editor, _ in ordered]
+    assert [0, 1, 1] == told
+
+
+@pytest.mark.parametrize("result", [selected("yes"), selected("no"), CANCELLED])
+async def test_what_comes_first_of_answer_and_cancel_counts(world: World, result: Json) -> None:
+    """In one tick too: an answer before a cancel is the answer, one behind it is dropped; a refusal is no cancel."""
+    voice, ask = await in_a_turn(world, one := Editor(), two := Editor())
+    late = two.asked[ask][2]
+    one.answer(ask, result)
+    voice.session.cancel()
+    late(dumps(selected("no-for-ever")), None)
+    assert result == await replied(voice)
+    voice.ask_user("r", PERMISSION, PARAMS)
+    (again,) = voice.session.fold.asks
+    late = one.asked[again][2]
+    voice.session.cancel()
+    late(dumps(result), None)
+    assert CANCELLED == await replied(voice, "r")
+    assert ["client", "cancel"] == [entry["by"] for entry in world.log(voice.session).of("answer")]
+    voice.end("cancelled")
+    await one.answered("p1")
+
+
+async def test_an_answer_behind_the_agents_withdrawal_is_dropped(world: World) -> None:
+    """The request has its -32800 already; and a withdrawal behind an answer is nothing."""
+    session, voice, ask = await asked(world, one := Editor(), two := Editor())
+    late = [editor.asked[ask][2] for editor in (one, two)]
+    session.asks.withdraw(b"q")
+    for then in late:
+        then(dumps(selected("yes")), None)
+    assert -32800 == await replied(voice)
+    voice.ask_user("r", PERMISSION, PARAMS)
+    two.choose(next(iter(session.fold.asks)), "no")
+    session.asks.withdraw(b"r")
+    assert selected("no") == await replied(voice, "r")
+    assert [("agent", True), ("client", False)] == errors_of(world.log(session).of("answer"))
+
+
+async def test_an_answer_of_a_client_that_left_is_dropped(world: World) -> None:
+    """What was on its way when the connection was found dead is nobody's answer; the others still have the question."""
+    session, voice, ask = await asked(world, one := Editor(), two := Editor())
+    late = one.asked[ask][2]
+    leave(session, one)
+    late(dumps(selected("yes")), None)
+    assert ([], [ask]) == (voice.replies, list(two.asked))
+    two.choose(ask, "no")
+    assert selected("no") == await replied(voice)
+
+
+async def test_all_clients_leave_and_another_comes(world: World) -> None:
+    """The ask waits through the empty time and is asked of the next, once, under its id."""
+    session, voice, ask = await asked(world, one := Editor(), two := Editor())
+    leave(session, one)
+    leave(session, two)
+    assert [] == voice.replies
+    attach(session, three := Editor())
+    await load(session, four := Editor())
+    assert ([ask], [ask]) == (list(three.asked), list(four.asked))
+    four.choose(ask, "yes")
+    assert selected("yes") == await replied(voice)
+    assert [ask] == three.forgotten
+
+
+@pytest.mark.parametrize("error", [-32800, -32601, -32603])
+async def test_errors_of_all_clients_are_a_cancel(world: World, error: int) -> None:
+    """Also -32800, which gives up the question and answers nothing: only when nobody is left who may answer it counts."""
+    _, voice, ask = await asked(world, one := Editor(), two := Editor())
+    one.answer(ask, error=RequestError(error, "no"))
+    assert [] == voice.replies
+    two.answer(ask, error=RequestError(error, "no"))
+    assert CANCELLED == await replied(voice)
+
+
+async def test_an_error_does_not_answer_for_a_client_that_is_behind(world: World) -> None:
+    """It has not come to the question yet; it is asked when it has read on, and its answer counts."""
+    session, voice = await world.with_agent()
+    attach(session, quick := Editor())
+    attach(session, slow := Editor())
+    slow.pause()
+    voice.say("a")
+    voice.ask_user("q", PERMISSION, PARAMS)
+    (ask,) = session.fold.asks
+    quick.answer(ask, error=RequestError(-32601, "no"))
+    assert [] == voice.replies
+    slow.resume()
+    await slow.until(lambda: slow.asked)
+    slow.choose(ask, "yes")
+    assert selected("yes") == await replied(voice)
+
+
+async def test_who_answered_with_an_error_is_asked_again_only_for_want_of_others(world: World) -> None:
+    """Not because somebody else left, but when the last one did that was still asked."""
+    session, voice, ask = await asked(world, one := Editor(), two := Editor(), three := Editor())
+    one.answer(ask, error=RequestError(-32601, "no"))
+    leave(session, three)
+    assert [] == list(one.asked)
+    leave(session, two)
+    assert [ask] == list(one.asked)
+    one.choose(ask, "yes")
+    assert selected("yes") == await replied(voice)
+
+
+async def test_an_observer_is_never_asked(world: World) -> None:
+    """Neither when it attaches, nor when the agent asks, nor when the last controller leaves."""
+    session, voice = await world.with_agent()
+    session.audience.start(session.attach(observer := Editor(elicits=["form"]), observer=True))
+    attach(session, editor := Editor(elicits=["form"]))
+    voice.ask_user("q", PERMISSION, PARAMS)
+    voice.ask_user("r", ELICITATION, FORM)
+    permission, elicitation = session.fold.asks
+    assert ([permission, elicitation], []) == (list(editor.asked), list(observer.asked))
+    leave(session, editor)
+    session.audience.start(session.attach(observer, observer=True))
+    assert ([], {}) == (voice.replies, observer.asked)
+    attach(session, observer)
+    assert [permission, elicitation] == list(observer.asked)
+    observer.choose(permission, "yes")
+    observer.answer(elicitation, {"action": "decline"})
+    assert (selected("yes"), {"action": "decline"}) == (await replied(voice), await replied(voice, "r"))
+
+
+async def test_an_elicitation_moves_from_client_to_client(world: World) -> None:
+    """The prompter, then the longest attached that can, then the next; a late answer of one that left is dropped."""
+    editors = [Editor(elicits=["form"]), Editor(), Editor(elicits=["form"]), Editor(elicits=["form"])]
+    voice, ask = await in_a_turn(world, *editors, method=ELICITATION, params=FORM)
+    one, unable, two, three = editors
+    assert [[ask], [], [], []] == [list(editor.asked) for editor in editors]
+    late = one.asked[ask][2]
+    leave(voice.session, one)
+    late(b'{"action":"accept"}', None)
+    assert [[], [ask], []] == [list(editor.asked) for editor in (unable, two, three)]
+    voice.session.audience.start(voice.session.attach(two, observer=True))
+    assert ([], [ask], [ask]) == (list(two.asked), two.forgotten, list(three.asked))
+    leave(voice.session, three)
+    assert [] == voice.replies
+    attach(voice.session, four := Editor(elicits=["form"]))
+    four.answer(ask, {"action": "accept"})
+    assert {"action": "accept"} == await replied(voice)
+    voice.end()
+    await voice.session.idle()
+    assert {} == unable.asked
+
+
+async def test_an_elicitation_comes_back_to_who_prompted_only_if_it_is_free(world: World) -> None:
+    """Somebody who is asked already is not interrupted by the prompter's coming back."""
+    voice, ask = await in_a_turn(
+        world, one := Editor(elicits=["form"]), two := Editor(elicits=["form"]), method=ELICITATION, params=FORM
+    )
+    leave(voice.session, one)
+    attach(voice.session, back := Editor(elicits=["form"]))
+    assert ([ask], []) == (list(two.asked), list(back.asked))
+    two.answer(ask, {"action": "cancel"})
+    assert {"action": "cancel"} == await replied(voice)
+    voice.end()
+    await voice.session.idle()

@@ -347,6 +347,20 @@ async def test_an_adopted_session_with_an_update_that_is_none(house: House) -> N
         house.failed.clear()
 
 
+async def test_what_an_adopted_session_holds_is_no_background_work(house: House) -> None:
+    """It was said in turns that acpd has not seen; what the agent says when the session is taken over is."""
+    first, _, loaded, _ = ADOPTED
+    update = '{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"%s"}}'
+    said = '{"method":"session/update","params":{"sessionId":"old","update":%s}}'
+    then, now = (said % (update % text) for text in ("then", "now"))
+    script = f"read x; echo '{first}'; read x; echo '{then}'; echo '{loaded}'; echo '{now}'; cat >/dev/null"
+    async with desk(house, house.shell(script)) as one:
+        await one.load("old")
+        await until(lambda: one.texts == ["then", "now"])
+        metas = [params["_meta"] for _, params in one.got]
+        assert [False, True] == ["acpd.dev/background" in meta for meta in metas]
+
+
 @pytest.mark.parametrize("error", [None, StoreError("read", "the log", cause="no such thing")])
 async def test_a_close_while_a_session_is_taken_over(
     house: House, error: StoreError | None, monkeypatch: pytest.MonkeyPatch

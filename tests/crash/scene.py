@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from acpd import router
+from acpd import attaching
 from acpd.asks import Reply
 from acpd.errors import RequestError, StoreError
 from acpd.needs import Link
@@ -283,7 +283,7 @@ class Scene:
         attachment = session.attach(self.editor)
         attachment.cursor = 0
         await session.audience.replay(attachment)
-        with router._reading_on(session, attachment):
+        with attaching.reading_on(session, attachment):
             await self.settled("session/load", session)
         session.audience.start(attachment)
         return session

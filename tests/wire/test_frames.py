@@ -65,6 +65,22 @@ def test_a_cut_at_any_place_gives_the_same_frame(shape: bytes, session: bytes) -
         assert wanted == params_of(frames.cut_frame(raw, cut, b'"o"', 7, AT)), cut
 
 
+@pytest.mark.parametrize("mark", [b"", frames.BACKGROUND])
+def test_the_mark_of_background_work_is_acpds(mark: bytes) -> None:
+    """It is there if the line says so, whichever way the frame is made; one that the agent wrote there does not count."""
+    plain = b'{"sessionId":"s","update":%b}' % CHUNK
+    own = b'{"sessionId":"s","update":%b,"_meta":{"acpd.dev/background":true}}' % CHUNK
+    cut = frames.cut_of(plain, frames.decode_params(plain))
+    wanted = OURS | ({"acpd.dev/background": True} if mark else {})
+    for frame in (
+        frames.update(plain, b'"o"', 7, AT, mark=mark),
+        frames.update(own, b'"o"', 7, AT, mark=mark),
+        frames.cut_frame(plain, cut, b'"o"', 7, AT, mark=mark),
+        frames.cut_frame(own, cut, b'"o"', 7, AT, mark=mark),
+    ):
+        assert wanted == params_of(frame)["_meta"]
+
+
 def test_the_fast_way_and_the_slow_way_agree() -> None:
     """White space or another order of members makes no difference to what a client reads."""
     fast = frames.update(b'{"sessionId":"s","update":%b}' % CHUNK, b'"o"', 7, AT)
