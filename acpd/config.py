@@ -63,6 +63,12 @@ class Sessions(Struct, frozen=True, kw_only=True):
     queue: Annotated[int, Meta(ge=0, le=10_000)] = 32
 
 
+class Daemon(Struct, frozen=True, kw_only=True):
+    """`[daemon]`. `autostart`: whether a shim starts one where none runs."""
+
+    autostart: bool = True
+
+
 class Log(Struct, frozen=True, kw_only=True):
     """`[log]`: acpd's own log on stderr, never the sessions'."""
 
@@ -148,6 +154,7 @@ class Config(Struct, frozen=True, kw_only=True):
     storage: Storage = Storage()
     agents: Agents = Agents()
     sessions: Sessions = Sessions()
+    daemon: Daemon = Daemon()
     log: Log = Log()
     user: str | None = None
     standalone: bool = False
@@ -194,7 +201,13 @@ class Config(Struct, frozen=True, kw_only=True):
         raise ConfigError(f"there is no agent named {name!r}", hint=_meant(name, known, f"configured: {_listed(known)}"))
 
 
-SECTIONS: dict[str, type[Struct]] = {"storage": Storage, "agents": Agents, "sessions": Sessions, "log": Log}
+SECTIONS: dict[str, type[Struct]] = {
+    "storage": Storage,
+    "agents": Agents,
+    "sessions": Sessions,
+    "daemon": Daemon,
+    "log": Log,
+}
 
 WANTED = {
     "storage.backend": 'the name of a backend: "workspace", "json" or "sqlite"',
@@ -206,6 +219,7 @@ WANTED = {
     "agents.stop_grace": "seconds, more than 0 and at most 86400",
     "agents.primer_tokens": "a whole number from 1000 to 10000000",
     "sessions.queue": "a whole number from 0 to 10000",
+    "daemon.autostart": "true or false",
     "log.level": '"debug", "info", "warning" or "error"',
 }
 """What a key may be, for people. A test holds that it has every key."""
