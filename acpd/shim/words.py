@@ -28,14 +28,17 @@ def _flags(words: "Sequence[str]") -> dict[str, str] | None:
     """Also `run`, if that is the command, and its words so far, `command`, between NULs. None: not one of ours."""
     flags: dict[str, str] = {}
     command: list[str] = []
+    together = False
     left = iter(words)
     for word in left:
         if not word.startswith("-"):
-            if "run" not in flags and word != "run":
-                return None
+            if word != "run" if not command else not together:
+                return None  # of words in two places argparse thinks differently from version to version
             command.append(word)
             flags["run"] = "yes"
+            together = True
             continue
+        together = False
         name, equals, value = word.partition("=")
         if name not in _ANYWHERE and name != ("--name" if "run" in flags else "--agent"):
             return None
