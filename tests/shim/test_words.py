@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from acpd.cli import arguments
 from acpd.cli.program import _split
+from acpd.config import Flags
 from acpd.errors import ConfigError
 from acpd.shim.words import for_shim
 
@@ -101,5 +102,5 @@ def test_what_the_shim_takes_argparse_takes(words: list[str]) -> None:
     assert not values.version
     assert values.command == "run" or not after
     assert values.command != "run" or [*values.words, *after]
-    assert flags == {name: value for name in (*arguments.Flags.__struct_fields__, "agent", "name")
+    assert flags == {name: value for name in (*Flags.__struct_fields__, "agent", "name")
                      if isinstance(value := getattr(values, name, None), str) for name in [name.replace("_", "-")]}  # fmt: skip
