@@ -73,18 +73,18 @@ class Tenant(NamedTuple):
 class Daemon:
     """One store, its sessions, its agents. Who connects, and how, is the caller's."""
 
-    def __init__(self, config: Config, paths: Paths) -> None:
+    def __init__(self, config: Config, paths: Paths, log: Logger | None = None) -> None:
+        """`log`: without one it goes to stderr."""
         self.config = config
         self.paths = paths
-        self.log = Logger(config.log.level)
+        self.log = log if log is not None else Logger(config.log.level)
         self.tasks = Tasks(self._failed)
         self.connections: set[Connection] = set()
         self.stuck = False
         """Whether something could not be stopped in time."""
         runtime: Runtime = resolve(_LINKS)(Path(paths.runtime) / "links")
-        known = {name: config.choose(name) for name in config.agents.programs}
         self._settings = _settings(config)
-        self.pool = AgentPool(runtime, self._settings, self.tasks, Noise(self.log), known)
+        self.pool = AgentPool(runtime, self._settings, self.tasks, Noise(self.log), _known(config))
         self._tenants: dict[str | None, Tenant] = {}
         self._opening: dict[str | None, asyncio.Task[Tenant]] = {}
         self._numbers = itertools.count(1)
@@ -102,6 +102,15 @@ class Daemon:
         """What runs as long as the process does. Call it once, on the loop."""
         self._leftovers = self.tasks.spawn(self.pool.end_leftovers(), name="leftovers")
         self.tasks.spawn(self.pool.trim(), name="trim")
+
+    def reconfigure(self, config: Config) -> None:
+        """What may change while it runs is in force from now on: for new agents, new turns, new connections."""
+        self.config = config
+        self._settings = _settings(config)
+        self.pool.settings, self.pool.known = self._settings, _known(config)
+        for tenant in self.tenants:
+            tenant.registry.reconfigure(self._settings)
+        self.log.level(config.log.level)
 
     def settle_down(self) -> None:
         """All that a start needs is there: the collector need not look at it again, and threads wait for each other less."""
@@ -208,6 +217,10 @@ class Daemon:
             await work
         except (AcpdError, OSError) as error:
             self.log("error", "stopping", error=str(error))
+
+
+def _known(config: Config) -> dict[str, AgentChoice]:
+    return {name: config.choose(name) for name in config.agents.programs}
 
 
 def _settings(config: Config) -> Settings:

@@ -160,7 +160,7 @@ class Logger:
         made = partial(_rotated, path, size=settings.size * MIB, keep=settings.keep)
         return cls(settings.level, Form.JSON, made)
 
-    def __call__(self, level: str, event: str, **values: object) -> None:
+    def __call__(self, level: str, event: str, /, **values: object) -> None:
         if LEVELS[level] < self._threshold:
             return
         if self._writer is None:
@@ -195,7 +195,7 @@ class Bound:
         self._log = log
         self._ids = ids
 
-    def __call__(self, level: str, event: str, **values: object) -> None:
+    def __call__(self, level: str, event: str, /, **values: object) -> None:
         self._log(level, event, **{**self._ids, **values})
 
     def bind(self, **ids: object) -> Bound:

@@ -56,6 +56,12 @@ class Registry:
         self._ids = Ids()
         self._clock = Clock()
 
+    def reconfigure(self, settings: Settings) -> None:
+        """The limits of all sessions from now on."""
+        self._settings = settings
+        for session in self.live.values():
+            session.settings = settings
+
     def new_id(self) -> str:
         return self._ids.new()
 

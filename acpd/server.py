@@ -18,7 +18,9 @@ from acpd.agents.pool import Host
 from acpd.config import AgentChoice, Config, Paths
 from acpd.daemon import Daemon, Tenant
 from acpd.errors import AcpdError, SessionBusy, StoreError
+from acpd.logger import Logger
 from acpd.peer import Peer
+from acpd.reload import read_again
 from acpd.router import Connection
 from acpd.session import LiveSession
 from acpd.storage.contract import Key
@@ -56,13 +58,15 @@ class Terms(NamedTuple):
     """Listening sockets that a service manager passed: they are served instead of `path`."""
     ready: Callable[[], None] = lambda: None
     """Called when clients can connect."""
+    reload: Callable[[], Config] | None = None
+    """Reads the configuration again. Blocks. Raises ConfigError."""
 
 
 def serve(config: Config, paths: Paths, terms: Terms) -> int:
     """Serve until SIGTERM or SIGINT. The exit code. Raises AcpdError when it cannot begin."""
     import uvloop
 
-    daemon = Daemon(config, paths)
+    daemon = Daemon(config, paths, Logger.of_service(config.log, paths.data, os.environ))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(Server(daemon, terms).run())
@@ -138,6 +142,15 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._daemon.tasks.spawn(self._reload(), name="reload"))
+
+    async def _reload(self) -> None:
+        """The configuration is read again, and the file of the log begun anew, for whoever has moved it away."""
+        self._daemon.log.reopen()
+        if self._terms.reload is not None:
+            old = self._daemon.config
+            new = await asyncio.to_thread(read_again, old, self._terms.reload, self._daemon.log)
+            self._daemon.reconfigure(new)
 
     def _stop(self) -> None:
         if self._stopping.is_set():

@@ -182,7 +182,7 @@ def main() -> int:
         cwd.mkdir()
         (cwd / "demo.py").write_text("print('hello')\n")
         ours = {key: value for key, value in os.environ.items() if not key.startswith("ACPD_")}
-        env = {**ours, "ACPD_HOME": str(home), "PWD": str(cwd)}
+        env = {**ours, "ACPD_HOME": str(home), "ACPD_STANDALONE": "1", "PWD": str(cwd)}
         say("title", "1. An editor starts acpd, acpd starts the agent")
         session, before = first_life(env, cwd)
         say("title", "\n4. A new acpd: session/load")

@@ -71,11 +71,11 @@ def test_file_then_environment_then_flags(paths: Paths) -> None:
 def test_every_key_has_a_variable(paths: Paths, key: str) -> None:
     """The variable of a key is ACPD_, its section and its name, and gives the same value as the file."""
     values = {"storage.sync": "process", "log.level": "error", "storage.backend": "json", "agents.default": "offline"}
-    values["sessions.on_disconnect"] = "cancel"
+    values |= {"sessions.on_disconnect": "cancel", "daemon.autostart": "false"}
     value = values.get(key, "/there" if key in {"storage.path", "log.file"} else "7000")
     section, name = key.split(".")
     got = getattr(getattr(Config.load(paths, {variable(key): value}), section), name)
-    write(paths, f"[{section}]\n{name} = {7000 if value == '7000' else repr(value)}\n")
+    write(paths, f"[{section}]\n{name} = {value if value in {'7000', 'false'} else repr(value)}\n")
     assert got == getattr(getattr(Config.load(paths, {}), section), name)
     assert got != getattr(getattr(Config(), section), name)
 
@@ -344,10 +344,11 @@ def test_the_shipped_file_says_the_defaults(paths: Paths) -> None:
     """Loading config/acpd.toml changes nothing."""
     plain = Config.load(paths, {})
     shipped = Config.load(paths, {"ACPD_CONFIG": str(SHIPPED)})
-    assert (plain.storage, plain.agents, plain.sessions, plain.log) == (
+    assert (plain.storage, plain.agents, plain.sessions, plain.daemon, plain.log) == (
         shipped.storage,
         shipped.agents,
         shipped.sessions,
+        shipped.daemon,
         shipped.log,
     )
 

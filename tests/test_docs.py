@@ -151,7 +151,8 @@ def test_keys_have_their_headings() -> None:
     for key in config.WANTED:
         section, member = key.split(".")
         default = getattr(config.SECTIONS[section](), member)
-        said = f"Default `{default}`" if default else "efault"
+        shown = str(default).lower() if isinstance(default, bool) else default
+        said = f"Default `{shown}`" if shown else "efault"
         assert said in text[key], key
         assert key not in config.FLAG_NAMES or f"`{config.FLAG_NAMES[key]}`" in text[key], key
 
@@ -181,7 +182,7 @@ def test_toml_blocks(tmp_path: Path) -> None:
 def test_variables() -> None:
     """Every ACPD_ variable that a document names is one that the code reads or sets."""
     source = "\n".join(path.read_text() for path in SOURCES)
-    known = {config.variable(key) for key in config.WANTED} | set(re.findall(r'"(ACPD_[A-Z]+)"', source))
+    known = {config.variable(key) for key in config.WANTED} | set(re.findall(r'"(ACPD_[A-Z_]*[A-Z])"', source))
     named = {match for path in DOCUMENTS for match in re.findall(r"ACPD_[A-Z_]*[A-Z]", path.read_text())}
     assert named
     assert named <= known

@@ -12,6 +12,12 @@ def main() -> int:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stderr is None:
         sys.stderr = open(2, "w")  # noqa: SIM115  open until the process ends
+    if sys.stdout is not None:
+        from acpd.shim.serving import serve
+
+        code = serve(sys.argv[1:], os.environ)
+        if code is not None:
+            return code
     from acpd.cli.program import program
 
     return program(sys.argv[1:], os.environ)

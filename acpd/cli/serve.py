@@ -60,6 +60,7 @@ def daemon(flags: Flags, env: Mapping[str, str], idle_exit: float | None, *, aut
             patient=auto,
             inherited=systemd.listen_fds(os.environ, os.getpid()),
             ready=told.ready,
+            reload=partial(Config.load, paths, env, flags),
         )
         return server.serve(config, paths, terms)
     except AcpdError as error:

@@ -26,7 +26,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     """Nothing of the environment that the tests run in, but what Python needs."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "HOME") if name in os.environ}
     path = os.pathsep.join((str(ROOT), str(ROOT / "backends")))
-    return {**kept, "PYTHONPATH": path, "ACPD_HOME": str(home), **more}
+    return {**kept, "PYTHONPATH": path, "ACPD_HOME": str(home), "ACPD_STANDALONE": "1", **more}
 
 
 def run(home: Path, *words: str, cwd: Path | None = None, env: Mapping[str, str] = {}, closed: str = "") -> Ran:

@@ -62,6 +62,13 @@ def rss(pid: int) -> int:
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
+def cpu(pid: int, seconds: float) -> bool:
+    """Whether the process used the CPU within this time: what does not is waiting for something."""
+    before = _read(f"/proc/{pid}/schedstat").split()[:1]
+    time.sleep(seconds)
+    return before != _read(f"/proc/{pid}/schedstat").split()[:1]
+
+
 def fds(pid: int) -> int:
     """Open descriptors; 0 when the process is gone."""
     try:

@@ -182,6 +182,7 @@ class Stage:
             "PATH": f"{self.place.installed.node_bin}:{os.environ['PATH']}",
             "HOME": str(self.place.home),
             "LANG": "C.UTF-8",
+            "ACPD_STANDALONE": "1",
             "ACPD_HOME": str(self.place.folder / "acpd"),
             proc.MARK: self.mark,
             **launch.env,
