@@ -108,7 +108,7 @@ def test_shell_lines() -> None:
 
 def test_a_wrong_shell_line_is_found() -> None:
     """The test above would notice a flag or command that does not exist, and a run without a command."""
-    for line in ("acpd ls --everything", "acpd serve", "acpd run --", "ACPD_HOME=/x acpd show", "acpd ls -- x"):
+    for line in ("acpd ls --everything", "acpd sarve", "acpd run --", "ACPD_HOME=/x acpd show", "acpd ls -- x"):
         words = words_of(line)
         assert words is not None
         with pytest.raises((ConfigError, AssertionError)):

@@ -115,7 +115,6 @@ def _add_commands(top: Parser, shared: Parser) -> None:
     serve.add_argument(
         "--idle-exit", type=_number, metavar="SECONDS", help="end when there was no client and no agent for so long"
     )
-    serve.add_argument("--auto", action="store_true", help=argparse.SUPPRESS)
 
     ls = commands.add_parser("ls", parents=[shared], help="list the sessions of this folder, newest first")
     ls.add_argument("--all", action="store_true", help="of every folder")

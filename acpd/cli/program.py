@@ -78,7 +78,7 @@ def _command(values: Namespace, flags: Flags, env: Mapping[str, str]) -> int:
     if values.command == "serve" and not values.version:
         from acpd.cli import serve
 
-        return serve.daemon(flags, env, values.idle_exit, auto=values.auto)
+        return serve.daemon(flags, env, values.idle_exit)
     if values.command is None and not values.version and not at_terminal:
         from acpd.cli import serve
 

@@ -42,22 +42,22 @@ def _wrapped(name: str | None, command: Sequence[str]) -> AgentChoice:
     return AgentChoice(name or "", tuple(command))
 
 
-def daemon(flags: Flags, env: Mapping[str, str], idle_exit: float | None, *, auto: bool) -> int:
-    """Serve every client that connects to the store's socket. `auto`: a shim has started it, and waits for `ready`."""
+def daemon(flags: Flags, env: Mapping[str, str], idle_exit: float | None) -> int:
+    """Serve every client that connects to the store's socket. One that a shim has started ends when nobody needs it."""
     told = _Told(env)
     try:
         paths = Paths.find(env)
         config = Config.load(paths, env, flags)
         from acpd import server, systemd, where
 
-        if idle_exit is None and auto:
+        if idle_exit is None and told.awaited:
             idle_exit = config.daemon.idle_exit
         words = {"config": flags.config, "storage": flags.storage, "backend": flags.backend}
         terms = server.Terms(
             path=where.socket_path(paths.runtime, words, env),
             understand=partial(_understood, paths),
             idle_exit=idle_exit,
-            patient=auto,
+            patient=told.awaited,
             inherited=systemd.listen_fds(os.environ, os.getpid()),
             ready=told.ready,
             reload=partial(Config.load, paths, env, flags),
@@ -94,6 +94,10 @@ class _Told:
         os.environ.pop("ACPD_READY_FD", None)
         if self._fd is not None:
             os.set_inheritable(self._fd, False)
+
+    @property
+    def awaited(self) -> bool:
+        return self._fd is not None
 
     def ready(self) -> None:
         self._say(b"ready\n")

@@ -108,7 +108,7 @@ def start(path: str, flags: Mapping[str, str], env: Mapping[str, str]) -> None:
 def serve_command(words: Mapping[str, str]) -> list[str]:
     """`acpd serve` for the store of these words. -P: no module of the current folder can take acpd's place."""
     chosen = [text for name, value in words.items() for text in (f"--{name}", value)]
-    return [sys.executable, "-P", "-m", "acpd", "serve", "--auto", *chosen]
+    return [sys.executable, "-P", "-m", "acpd", "serve", *chosen]
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:

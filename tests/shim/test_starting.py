@@ -86,9 +86,9 @@ def test_what_a_daemon_may_know() -> None:
 
 
 def test_what_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`acpd serve --auto` with the words that choose the store, from no current folder."""
+    """`acpd serve` with the words that choose the store, from no current folder."""
     monkeypatch.setattr(sys, "executable", "/bin/python")
-    plain = ["/bin/python", "-P", "-m", "acpd", "serve", "--auto"]
+    plain = ["/bin/python", "-P", "-m", "acpd", "serve"]
     assert plain == starting.serve_command({})
     assert [*plain, "--storage", "/s", "--backend", "json"] == starting.serve_command({"storage": "/s", "backend": "json"})
 
