@@ -88,12 +88,14 @@ def start(path: str, flags: Mapping[str, str], env: Mapping[str, str]) -> None:
     log = f"{os.path.splitext(path)[0]}.log"
     try:
         output = _open_log(log)
-        ready, theirs = os.pipe()
     except OSError as error:
-        raise CannotStart(f"{error.filename or log}: {error.strerror}") from None
+        raise CannotStart(f"{log}: {error.strerror}") from None
+    ready, theirs = os.pipe()
     try:
-        _detach(command, {**environment(env), READY_FD: str(theirs)}, output, theirs)
-        os.close(theirs)
+        try:
+            _detach(command, {**environment(env), READY_FD: str(theirs)}, output, theirs)
+        finally:
+            os.close(theirs)
         answer = _answer(ready, time.monotonic() + START_SECONDS)
     except OSError as error:
         raise CannotStart(f"{command[0]}: {error.strerror}") from None

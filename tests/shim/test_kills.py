@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acpd.shim.ledger import Ledger
-from acpd.shim.link import Link
+from acpd.shim import pump, serving
+from acpd.shim.ledger import OVERHEAD, Ledger
+from acpd.shim.link import Link, NoDaemon, Refused
 from acpd.shim.pump import Pump
 from acpd.shim.serving import Shim
 from tests.support.shim_daemon import ENDLESS, Connection, Hello, Killed, ShimDaemon
@@ -104,12 +105,16 @@ class Editor:
         self._ends = [theirs, ours, self._stdout]
         self.shim = Shim(Link(str(path), ["--agent", "x"]), Pump(Ledger(), theirs, ours), {}, env)
         self.code: int | None = None
+        self.error: NoDaemon | Refused | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
         assert self.shim.first() is None
-        self.code = self.shim.run()
+        try:
+            self.code = self.shim.run()
+        except (NoDaemon, Refused) as error:
+            self.error = error
 
     def write(self, data: bytes) -> None:
         os.write(self._stdin, data)
@@ -127,6 +132,15 @@ class Editor:
     def end(self) -> list[bytes]:
         """Close stdin; what still comes."""
         os.close(self._stdin)
+        return self._rest()
+
+    def wait(self) -> list[bytes]:
+        """What still comes until the shim ends by itself."""
+        rest = self._rest()
+        os.close(self._stdin)
+        return rest
+
+    def _rest(self) -> list[bytes]:
         self._thread.join(WITHIN)
         assert not self._thread.is_alive()
         os.close(self._ends.pop(1))
@@ -170,3 +184,65 @@ def test_any_schedule_of_deaths(
         assert count == 0 or got.index(b"%b %d" % (session.encode(), told - 1)) < end
     assert (0, 1) == (editor.code, len(world.tokens))
     assert set(range(1, len(lines) + 1)) == set(world.seen)
+
+
+def test_a_daemon_that_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a time without a daemon the shim gives up and says what it waited for."""
+    monkeypatch.setattr(serving, "AGAIN_SECONDS", 0.2)
+
+    def once(connection: Connection) -> None:
+        connection.hello()
+        connection.ok()
+        os.rename(daemon.path, tmp_path / "away")
+        daemon.path = tmp_path / "away"
+
+    with ShimDaemon(tmp_path / "run" / "acpd.sock", once) as daemon:
+        editor = Editor(daemon.path)
+        assert [] == editor.wait()
+    assert "the daemon was lost, and for 0 s there was no other: none is running" == str(editor.error)
+
+
+def test_a_mistake_that_the_next_daemon_finds(tmp_path: Path) -> None:
+    """A mistake of the user's that the next daemon finds ends the shim; a daemon that only cannot serve does not."""
+    answers = [b"acpd-daemon 1 ok\n", b"acpd-daemon 1 no - it is stopping\n", b"acpd-daemon 1 no 2 no agent\n"]
+
+    def behave(connection: Connection) -> None:
+        connection.hello()
+        connection.say(answers.pop(0))
+
+    with ShimDaemon(tmp_path / "run" / "acpd.sock", behave) as daemon:
+        editor = Editor(daemon.path)
+        assert [] == editor.wait()
+    assert isinstance(editor.error, Refused)
+    assert (2, "no agent", []) == (editor.error.code, str(editor.error), answers)
+
+
+def test_a_daemon_that_settles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the limit of unsettled lines nothing more is read of stdin, until some are settled; all of them arrive."""
+    monkeypatch.setattr(pump, "KEPT", 100_000)
+    monkeypatch.setattr(pump, "READ", 1_000)
+    line = b"x" * 999 + b"\n"
+    held: list[int] = []
+
+    def slow(connection: Connection) -> None:
+        connection.hello()
+        connection.ok()
+        connection.sock.settimeout(0.3)
+        taken = 0
+        try:
+            while connection.line() is not None:
+                taken += 1
+        except Killed:  # here: nothing came
+            held.append(taken)
+        connection.sock.settimeout(None)
+        connection.say(b"".join(b"- %d \n" % number for number in range(1, taken + 1)))
+        while (more := connection.line()) is not None:
+            taken += 1
+            connection.tell("-", str(more[0]), b"all" if taken == 200 else b"")
+
+    with ShimDaemon(tmp_path / "run" / "acpd.sock", slow) as daemon:
+        editor = Editor(daemon.path)
+        for _ in range(200):
+            editor.write(line)
+        assert [b"all"] == editor.read(1) + editor.end()
+    assert held[0] == 100_000 // (999 + OVERHEAD) + 1
