@@ -36,6 +36,8 @@ OTHERS = {
     "agents.default": '"offline"',
     "log.level": '"debug"',
     "log.file": '"/elsewhere"',
+    "sessions.on_disconnect": '"cancel"',
+    "daemon.autostart": "false",
 }
 """Values that are not the default; of numbers 1234 is one."""
 

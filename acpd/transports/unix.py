@@ -12,6 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import cast
 
+from acpd import where
 from acpd.errors import AcpdError, ConfigError, RequestError, StoreError
 from acpd.peer import Peer
 from acpd.tasks import Tasks
@@ -49,13 +50,17 @@ def bind(path: str) -> socket.socket:
             if stat.S_ISSOCK(os.lstat(path).st_mode):
                 os.unlink(path)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        address, folder_fd = where.address(path)
         try:
-            listening.bind(path)
+            listening.bind(address)
             os.chmod(path, 0o600)
             listening.listen(BACKLOG)
         except BaseException:
             listening.close()
             raise
+        finally:
+            if folder_fd >= 0:
+                os.close(folder_fd)
     except OSError as error:
         raise StoreError("listen at", path, cause=error.strerror or str(error)) from error
     return listening
