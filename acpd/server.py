@@ -29,7 +29,7 @@ from acpd.transports.shimlink import VERSION, Hello, ShimPeer
 
 LOCK = Key(agent=".acpd", session=".acpd-daemon")
 """What a daemon holds of a store: a lease like a session's, of a name that no session has."""
-LOCK_TIMEOUT = 12.0
+LOCK_TIMEOUT = 18.0
 """Seconds that a daemon which a shim started waits for one that is stopping."""
 LOOK = 1.0
 """Seconds between two looks at whether anybody needs a daemon that may end by itself."""
@@ -129,11 +129,11 @@ class Server:
         systemd.notify("READY=1")
         try:
             await self._stopping.wait()
+        finally:
+            for server in servers:  # who comes now starts the next daemon, which waits for the lock
+                server.close()
             systemd.notify("STOPPING=1")
             await self._let_turns_end()
-        finally:
-            for server in servers:
-                server.close()
             await daemon.stop()
             if identity is not None and _identity(self._terms.path) == identity:
                 os.unlink(self._terms.path)
