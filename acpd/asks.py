@@ -147,7 +147,7 @@ class Asks:
         written = self._recorder.entry("ask", body)
         ask.named(written.id, written.seq)
         self._open[ask.id] = ask
-        self._audience.stage(Staged(written.seq, "", b"", ask.id))
+        self._audience.stage(Staged(written.seq, "", b"", ask=ask.id))
 
     def left(self, client: Client) -> None:
         """This client is gone; what it was asked stays open, and what was asked of it alone is asked of who is next."""

@@ -54,6 +54,8 @@ class Staged(Struct, gc=False):
     seq: int
     kind: str
     frame: bytes
+    lines: int = 1
+    """How many lines, up to `seq`, with a frame each."""
     ask: str = ""
     origin: Client | None = None
     """Who caused it and knows it already: it gets no frame."""
@@ -102,6 +104,11 @@ class Attachment:
             frames = b"\n".join(frames.split(b"\n")[self.skip :])
         return cursors.placed(self._name, seq, frames)
 
+    def _placed(self, item: Staged) -> bytes:
+        if item.lines == 1:
+            return self.placed(item.seq, item.frame)
+        return cursors.each_placed(self._name, item.seq - item.lines + 1, item.frame)
+
     def placed_in_replay(self, until: int, number: int, frame: bytes) -> bytes:
         """The frame that has this number in a replay up to `until`."""
         return b"%b:r%d.%d - %b" % (self._name, until, number, frame) if self._name else frame
@@ -122,7 +129,7 @@ class Attachment:
                 frames.clear()
                 self._ask(self, item.ask)
             elif item.kind in kinds and item.origin is not client:
-                frames.append(self.placed(item.seq, item.frame) if self._name else item.frame)
+                frames.append(self._placed(item) if self._name else item.frame)
         client.send(b"".join(frames))
         self.cursor = seq
         self.own.clear()

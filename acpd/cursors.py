@@ -44,6 +44,12 @@ def session_of(name: str) -> str:
     return raw.decode("utf-8", "surrogatepass")
 
 
+def each_placed(session: bytes, seq: int, frames: bytes) -> bytes:
+    """The frames of lines from this seq on, one each."""
+    lines = frames.split(b"\n")
+    return b"".join([b"%b:%d - %b\n" % (session, number, line) for number, line in enumerate(lines[:-1], seq)])
+
+
 def placed(session: bytes, seq: int, frames: bytes) -> bytes:
     """The frames of one line, each with its place in front and nothing settled. `session` is a name."""
     lines = frames.split(b"\n")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import BinaryIO, Literal
 from typing import Protocol as Interface
 
@@ -69,8 +69,10 @@ class Peer(asyncio.Protocol):
         self._writer: asyncio.WriteTransport | None = None
         self._drained: asyncio.Event | None = None
         self.position = 0
-        self.shortcut: Callable[[bytes], bool] | None = None
-        """Sees each line first and says whether it has handled it. It must be as strict as the protocol."""
+        self.shortcut: Callable[[Sequence[bytes | framing.TooLong]], int] | None = None
+        """Sees the lines that are there first, one at least, and says how many of them it has handled. It must be as strict as
+        the protocol.
+        """
         self.paused = False
         self.closed = False
         self._loop = asyncio.get_running_loop()
@@ -144,7 +146,10 @@ class Peer(asyncio.Protocol):
         self._working = True
         try:
             while self._todo and not self._holds:
-                self._one(self._todo.popleft())
+                if self.shortcut is not None and (count := self.shortcut(self._todo)):
+                    self._pass(count)
+                else:
+                    self._one(self._todo.popleft())
         finally:
             self._working = False
         self._owner.on_batch_end()
@@ -157,8 +162,6 @@ class Peer(asyncio.Protocol):
         self.position += len(line) + 1
         if not line or line.isspace():
             return
-        if self.shortcut is not None and self.shortcut(line):
-            return
         event = self._rpc.receive(line)
         if type(event) is protocol.Notification:
             self._owner.on_notification(event.method, event.params)
@@ -169,6 +172,12 @@ class Peer(asyncio.Protocol):
             event.then(event.result, event.error)
         elif type(event) is protocol.Bad:
             self._bad(event)
+
+    def _pass(self, count: int) -> None:
+        """So many lines are handled."""
+        for _ in range(count):
+            line = self._todo.popleft()
+            self.position += (line.size if isinstance(line, framing.TooLong) else len(line)) + 1
 
     def _bad(self, event: protocol.Bad) -> None:
         self._owner.on_bad_line(event.why)

@@ -224,15 +224,23 @@ class Recorder:
         """Whether no turn runs: what the agent says now nobody asked for. Not what it tells of a session that is adopted."""
         return self.fold.turn is None and not self.fold.adopting
 
-    def again(self, shape: Shape, text: bytes, source: Source) -> None:
-        """One more chunk of the shape of the newest entry: `text` is the inside of its JSON string."""
-        body = b"%b%b%b%b" % (_src(source), shape.line_head, text, shape.line_tail)
-        identifier = self.scribe.new_id()
-        written = self.scribe.entry("update", body, self.tip, identifier=identifier, update=shape.kind)
-        self.tip = identifier
+    def again(self, shape: Shape, texts: list[bytes], link: str, position: int, around: int) -> None:
+        """More chunks of the shape of the newest entry: `texts` are the insides of their JSON strings.
+
+        They came in lines of `around` bytes and the text each, from this position on in the link's output.
+        """
+        head = b',"src":["%b",' % link.encode()
+        bodies: list[bytes] = []
+        for text in texts:
+            position += around + len(text)
+            bodies.append(b"%b%d]%b%b%b" % (head, position, shape.line_head, text, shape.line_tail))
+        written = self.scribe.updates(shape.kind, bodies, self.tip)
+        self.tip = written.id
         if self._audience.is_watched:
-            frame = b"%b%b%b%b" % (shape.frame_head, text, shape.frame_tail, frames.behind(written.seq, written.at, shape.mark))
-            self._audience.stage(Staged(written.seq, shape.kind, frame))
+            behind = frames.behind(shape.frame_tail, written.at, shape.mark)
+            numbered = enumerate(texts, written.seq - len(texts) + 1)
+            found = [b"%b%b%b%d%b" % (shape.frame_head, text, behind[0], seq, behind[1]) for seq, text in numbered]
+            self._audience.stage(Staged(written.seq, shape.kind, b"".join(found), lines=len(texts)))
         else:
             self._audience.skip()
 

@@ -114,6 +114,16 @@ class Scribe:
             fold.add(lines.decode(line))
         return written
 
+    def updates(self, kind: str, bodies: list[bytes], parent: str | None) -> Written:
+        """Append entries of type "update" and this kind (not "plan"), each behind the one before it. The last of them."""
+        first = self.fold.seq + 1
+        ids, at = self._ids.some(len(bodies)), self._clock.now()
+        self.journal.append(lines.chain("update", ids, parent, first, at, bodies))
+        self.fold.advance(ids[0], parent, first, at, kind)
+        if len(ids) > 1:
+            self.fold.go_on(ids[-1], first + len(ids) - 1)
+        return Written(ids[-1], self.fold.seq, at)
+
     def fact(self, kind: str, body: bytes) -> Written:
         """Append a line outside the tree."""
         written = Written(self._ids.new(), self.fold.seq + 1, self._clock.now())

@@ -18,6 +18,7 @@ from acpd.agents.textrun import TextRun
 from acpd.attachment import Client, ClientCapabilities
 from acpd.errors import AgentError, AgentExited, AgentTimeout, RequestError, StoreError, Unanswered
 from acpd.peer import Peer
+from acpd.rpc.framing import TooLong
 from acpd.rpc.protocol import Params, Then
 from acpd.session import LiveSession
 from acpd.tasks import Tasks
@@ -338,17 +339,17 @@ class AgentLink:
         shape = session.recorder.shape
         self._run = TextRun.of(shape, self._line, raw) if shape is not None else None
 
-    def _shortcut(self, line: bytes) -> bool:
+    def _shortcut(self, lines: Sequence[bytes | TooLong]) -> int:
         """See acpd.agents.textrun."""
-        self._line = line
         run, session = self._run, self.session
-        if run is None or session is None or session.recorder.shape is not run.shape or self.mode is not Mode.LIVE:
-            return False
-        text = run.text(line)
-        if text is None:
-            return False
-        session.recorder.again(run.shape, text, (self.id, self.peer.position))
-        return True
+        if run is not None and session is not None and session.recorder.shape is run.shape and self.mode is Mode.LIVE:
+            texts = run.texts(lines)
+            if texts:
+                session.recorder.again(run.shape, texts, self.id, self.peer.position, len(run.head) + len(run.tail) + 1)
+                return len(texts)
+        if type(lines[0]) is bytes:
+            self._line = lines[0]
+        return 0
 
     def _withdraw(self, raw: bytes) -> None:
         try:

@@ -1,20 +1,27 @@
-"""A stream of text is one shape with other texts. Who has looked at one chunk closely knows the next by its text alone.
+"""A stream of text is one shape with other texts. Who has looked at one chunk closely knows the next ones by their texts alone.
 
-Half of the cost of a long stream is saved so. Nothing is trusted that was not looked at: the line begins and ends, byte
-for byte, as one that went through the protocol and the recorder; what is between is the inside of one JSON string,
-checked as the protocol checks it. Anything else goes the long way (tests/agents/test_textrun.py holds both ways to the
-same bytes).
+Most of the cost of a long stream is saved so, the more of it the more lines come at once. Nothing is trusted that was not
+looked at: the line begins and ends, byte for byte, as one that went through the protocol and the recorder; what is between
+is the inside of one JSON string, checked as the protocol checks it. Anything else goes the long way
+(tests/agents/test_textrun.py holds both ways to the same bytes).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
 
 import msgspec
 from msgspec import Struct
 
 from acpd.recorder import Shape
-from acpd.wire import blobs
+from acpd.wire.blobs import LIMIT
+
+MOST = 256
+"""Lines that are handled at once: less than a millisecond."""
 
 _decode_text = msgspec.json.Decoder(str).decode
+_decode_texts = msgspec.json.Decoder(list[str]).decode
 
 
 class TextRun(Struct, gc=False):
@@ -31,16 +38,41 @@ class TextRun(Struct, gc=False):
             return None
         return cls(shape, line[: len(line) - len(params) - 1] + shape.head, shape.tail + b"}")
 
-    def text(self, line: bytes) -> bytes | None:
-        """The inside of the text's JSON string, if this line is one more of the run."""
+    def texts(self, lines: Iterable[object]) -> list[bytes]:
+        """The insides of the texts' JSON strings of the lines at the beginning that are more of the run, MOST at most."""
         head, tail = self.head, self.tail
-        if not line.startswith(head) or not line.endswith(tail) or not len(head) + len(tail) <= len(line) < blobs.LIMIT:
-            return None
-        text = line[len(head) : len(line) - len(tail)]
-        if b'"' in text:
-            return None
-        try:
-            _decode_text(b'"%b"' % text)
-        except msgspec.DecodeError:
-            return None
-        return text
+        start, end = len(head), -len(tail)
+        found: list[bytes] = []
+        plain: list[bytes] = []
+        for line in islice(lines, MOST):
+            if type(line) is not bytes or not (
+                line.startswith(head) and line.endswith(tail) and start - end <= len(line) < LIMIT
+            ):
+                break
+            text = line[start:end]
+            if b'"' not in text and not text.endswith(b"\\"):
+                plain.append(text)
+            elif not _is_text(text):
+                break
+            found.append(text)
+        if _are_texts(plain):
+            return found
+        return found[:1] if _is_text(found[0]) else []
+
+
+def _is_text(text: bytes) -> bool:
+    """Whether this is the inside of one JSON string."""
+    try:
+        _decode_text(b'"%b"' % text)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def _are_texts(texts: list[bytes]) -> bool:
+    """As `_is_text` for each of them, looked at all at once. None has a quote, or a backslash at its end."""
+    try:
+        _decode_texts(b'["%b"]' % b'","'.join(texts) if texts else b"[]")
+    except msgspec.DecodeError:
+        return False
+    return True

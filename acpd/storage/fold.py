@@ -141,6 +141,12 @@ class Fold:
         self.last_entry = identifier
         self._kind = kind
 
+    def go_on(self, identifier: str, seq: int) -> None:
+        """As `advance` for more entries of the same kind, each behind the one before it: the last of them."""
+        if self.leaf == self.last_entry:
+            self.leaf = identifier
+        self.seq, self.last_id, self.last_entry = seq, identifier, identifier
+
     def _prompt(self, _line: Stored) -> None:
         self.prompted = True
         self.messages += 1

@@ -114,9 +114,9 @@ def around(session: bytes, kind_of_params: bytes) -> bytes:
     return b'%b{"sessionId":%b,"update":%b' % (_HEAD, session, kind_of_params)
 
 
-def behind(seq: int, at: str, mark: bytes) -> bytes:
-    """What stands in a frame behind an update."""
-    return b',"_meta":{"acpd.dev/seq":%d,"acpd.dev/at":"%b"%b}}}\n' % (seq, at.encode(), mark)
+def behind(tail: bytes, at: str, mark: bytes) -> tuple[bytes, bytes]:
+    """What stands in a frame behind the text of an update that ends so: before its seq and behind that."""
+    return tail + b',"_meta":{"acpd.dev/seq":', b',"acpd.dev/at":"%b"%b}}}\n' % (at.encode(), mark)
 
 
 def _rewritten(params: bytes, session: bytes, text: bytes, seq: int, at: str, mark: bytes) -> bytes:

@@ -47,6 +47,16 @@ class Ids:
             self._advance(self._ms + 1)
         return f"{self._head}{self._counter:03x}{self._tail}"
 
+    def some(self, count: int) -> list[str]:
+        """So many ids, one at least."""
+        found = [self.new()]
+        head, tail, last = self._head, self._tail, min(self._counter + count - 1, 0xFFF)
+        found += [f"{head}{counter:03x}{tail}" for counter in range(self._counter + 1, last + 1)]
+        self._counter = last
+        while len(found) < count:
+            found.append(self.new())
+        return found
+
     def _advance(self, ms: int) -> None:
         """A new millisecond: the counter starts again, behind other random bits."""
         self._ms = ms

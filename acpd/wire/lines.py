@@ -118,6 +118,20 @@ def entry(kind: str, identifier: str, parent: str | None, seq: int, at: str, bod
     return b"%b%b}\n" % (head.encode(), body)
 
 
+def chain(kind: str, ids: list[str], parent: str | None, seq: int, at: str, bodies: list[bytes]) -> bytes:
+    """Lines as `entry` makes them, each behind the one before it."""
+    above = encode(parent)
+    kind_text, time_text = kind.encode(), at.encode()
+    found: list[bytes] = []
+    for number, (identifier, body) in enumerate(zip(ids, bodies, strict=True), seq):
+        name = encode(identifier)
+        found.append(
+            b'{"type":"%b","id":%b,"parentId":%b,"seq":%d,"at":"%b"%b}\n' % (kind_text, name, above, number, time_text, body)
+        )
+        above = name
+    return b"".join(found)
+
+
 def fact(kind: str, identifier: str, seq: int, at: str, body: bytes) -> bytes:
     """A line outside the tree. `body` as for `entry`."""
     head = f'{{"type":"{kind}","id":"{identifier}","seq":{seq},"at":"{at}"'

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from acpd.agents import textrun
 from acpd.agents.link import AgentLink
+from acpd.recorder import Shape
 from acpd.tasks import Tasks
 from tests.core.world import Editor, World
 
@@ -81,17 +84,46 @@ def test_both_ways_say_the_same(steps: list[tuple[str, str, str | None, bool]]) 
     assert asyncio.run(told(data, short=False)) == asyncio.run(told(data, short=True))
 
 
-@pytest.mark.parametrize("text", ["plain", 'with a quote \\" in it', "back\\\\slash"])
-def test_the_short_way_is_taken(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The third chunk of a message is known by its text, unless a quote is in it."""
-    taken: list[bytes | None] = []
-    whole = textrun.TextRun.text
+def taken(*texts: str) -> list[int]:
+    """How many lines were handled by their texts alone, each time, where these follow two chunks of a message."""
+    counts: list[int] = []
+    whole = textrun.TextRun.texts
 
-    def seen(run: textrun.TextRun, line: bytes) -> bytes | None:
-        taken.append(whole(run, line))
-        return taken[-1]
+    def seen(run: textrun.TextRun, lines: Iterable[object]) -> list[bytes]:
+        found = whole(run, lines)
+        counts.append(len(found))
+        return found
 
-    monkeypatch.setattr(textrun.TextRun, "text", seen)
     first = frame(("text", "a", None, False))
-    asyncio.run(told(first * 2 + first.replace(b'"a"', b'"%b"' % text.encode()), short=True))
-    assert [None if '\\"' in text else text.encode()] == taken
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(textrun.TextRun, "texts", seen)
+        asyncio.run(told(first * 2 + b"".join(first.replace(b'"a"', b'"%b"' % text.encode()) for text in texts), short=True))
+    return counts
+
+
+def test_the_short_way_is_taken() -> None:
+    """The chunks of a message from the third on are known by their texts, all at once, whatever is in these strings."""
+    assert [1] == taken("plain")
+    assert [3] == taken("one", 'a quote \\" in it', "a backslash at its end\\\\")
+    assert [textrun.MOST, 44] == taken(*["x"] * (textrun.MOST + 44))
+    assert [2, 0] == taken("one", "two", 'no end "')
+    assert [1, 1, 0] == taken("one", "two", "no escape \\q")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.text(alphabet='\\",a', max_size=4), min_size=1, max_size=5))
+def test_texts_that_are_looked_at_together(texts: list[str]) -> None:
+    """What is taken for the insides of several strings is that: no quote and no backslash moves from one to the next."""
+    run = textrun.TextRun(cast("Shape", None), b"<", b">")
+    found = run.texts([b"<%b>" % text.encode() for text in texts])
+    inside = [text.encode() for text in texts]
+    sound = list(itertools.takewhile(is_inside, inside))
+    assert found == sound[: len(found)]
+    assert found or not sound
+
+
+def is_inside(text: bytes) -> bool:
+    try:
+        return isinstance(json.loads(b'"%b"' % text), str)
+    except ValueError:
+        return False

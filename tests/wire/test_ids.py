@@ -30,6 +30,15 @@ def test_ten_thousand_ids_of_one_millisecond_are_different_and_in_order() -> Non
     assert sorted(set(made)) == made
 
 
+@given(st.lists(st.integers(1, 5000), max_size=4))
+def test_ids_made_together_are_as_those_made_one_by_one(counts: list[int]) -> None:
+    """They grow, none comes twice, and single ones between them go on behind them."""
+    ids = Ids(lambda: 1_700_000_000_000_000_000)
+    found = [each for count in counts for each in (*ids.some(count), ids.new())]
+    assert sum(counts) + len(counts) == len(set(found))
+    assert sorted(found) == found
+
+
 @given(st.integers(0, 2**47))
 def test_an_id_is_a_uuid_of_version_7(ms: int) -> None:
     """RFC 9562: 48 bits of milliseconds, version 7, variant 10, lower case with dashes."""
