@@ -116,6 +116,8 @@ def _add_commands(top: Parser, shared: Parser) -> None:
         "--idle-exit", type=_number, metavar="SECONDS", help="end when there was no client and no agent for so long"
     )
 
+    status = commands.add_parser("status", parents=[shared], help="show what the daemon does at the moment")
+
     ls = commands.add_parser("ls", parents=[shared], help="list the sessions of this folder, newest first")
     ls.add_argument("--all", action="store_true", help="of every folder")
     ls.add_argument("--limit", type=_number, default=50, metavar="N", help="at most N, 0: all (default 50)")
@@ -138,7 +140,7 @@ def _add_commands(top: Parser, shared: Parser) -> None:
     logs.add_argument("id", metavar="ID", nargs="?", help="only the agent of this session")
     logs.add_argument("--lines", type=_number, default=20, metavar="N", help="the last N lines of each (default 20)")
     config = commands.add_parser("config", parents=[shared], help="show the configuration and where each value comes from")
-    for command in (ls, tree, search, paths, config):
+    for command in (ls, tree, search, paths, config, status):
         command.add_argument("--json", action="store_true", help="one JSON value on stdout")
     show.add_argument("--json", action="store_true", help="one entry of the log on each line, as it is stored")
 

@@ -1,0 +1,91 @@
+"""The command line's way to the daemon of its store: it says hello as a shim does, with its own words, folder, environment."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from acpd.cli.arguments import flags_of
+from acpd.cli.call import Call
+from acpd.errors import AcpdError
+from acpd.shim.link import Link, NoDaemon, Refused
+from acpd.where import socket_path
+
+if TYPE_CHECKING:
+    from acpd.config import Flags
+
+SECONDS = 30.0
+"""For an answer of the daemon."""
+_RECEIVE = 256 * 1024
+
+
+class NotRunning(AcpdError):
+    """No daemon answers for this store."""
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+
+
+class _Answer(msgspec.Struct):
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    error: _Error | None = None
+
+
+def flags(call: Call) -> Flags:
+    """What stands on the command line for every command."""
+    return flags_of(call.values)
+
+
+def choice(call: Call) -> dict[str, str]:
+    """What of it chooses the store, and so the daemon."""
+    said = flags(call)
+    return {name: value for name in ("config", "storage", "backend") if (value := getattr(said, name))}
+
+
+def link(call: Call, *command: str) -> Link:
+    """Where the daemon is, and what is said to it: this command. Not connected yet. Raises OSError without a folder."""
+    said = flags(call)
+    names = ("config", "user", "backend", "storage", "sync", "log_level")
+    words = [f"--{name.replace('_', '-')}={value}" for name in names if (value := getattr(said, name))]
+    return Link(socket_path(call.paths.runtime, choice(call), call.env), [*words, *command])
+
+
+def ask(call: Call, command: str, method: str) -> bytes:
+    """The result of one request that takes no params. Blocks.
+
+    Raises NotRunning, and AcpdError for what the daemon says.
+    """
+    reached = link(call, command)
+    try:
+        with contextlib.closing(reached.open(())) as made:
+            made.settimeout(SECONDS)
+            made.sendall(b'1 {"jsonrpc":"2.0","id":0,"method":"%b","params":{}}\n' % method.encode())
+            line = _line(made, reached.rest)
+    except NoDaemon as error:
+        raise NotRunning(str(error)) from None
+    except Refused as error:
+        raise AcpdError(str(error)) from None
+    except TimeoutError:
+        raise AcpdError(
+            f"the daemon at {reached.path} did not answer within {SECONDS:.0f} s", hint="its log says what it does"
+        ) from None
+    except OSError as error:
+        raise NotRunning(f"{reached.path}: {error.strerror or error}") from None
+    answer = msgspec.json.decode(line.split(b" ", 2)[2], type=_Answer)
+    if answer.error is not None or answer.result is msgspec.UNSET:
+        raise AcpdError(f"the daemon at {reached.path} refused: {answer.error.message if answer.error else 'no result'}")
+    return bytes(answer.result)
+
+
+def _line(made: socket.SocketType, received: bytes) -> bytes:
+    parts = [received]
+    while b"\n" not in parts[-1]:
+        data = made.recv(_RECEIVE)
+        if not data:
+            raise NotRunning("the daemon ended before it answered")
+        parts.append(data)
+    return b"".join(parts).partition(b"\n")[0]
