@@ -1,9 +1,15 @@
-"""The command line's way to the daemon of its store: it says hello as a shim does, with its own words, folder, environment."""
+"""The command line's way to the daemon of its store: it says hello as a shim does, with its own words, folder, environment.
+
+`ask` is one request, `Through` a whole client: a shim in a thread of this process, which starts a daemon where none runs
+and finds the next one when that is lost, so that nothing is told twice and nothing is lost.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import threading
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,7 +17,10 @@ import msgspec
 from acpd.cli.arguments import flags_of
 from acpd.cli.call import Call
 from acpd.errors import AcpdError
+from acpd.shim.ledger import Ledger
 from acpd.shim.link import Link, NoDaemon, Refused
+from acpd.shim.pump import Broken, Pump
+from acpd.shim.serving import Shim
 from acpd.where import socket_path
 
 if TYPE_CHECKING:
@@ -89,3 +98,39 @@ def _line(made: socket.SocketType, received: bytes) -> bytes:
             raise NotRunning("the daemon ended before it answered")
         parts.append(data)
     return b"".join(parts).partition(b"\n")[0]
+
+
+class Through:
+    """A shim whose editor is this process: what is written to `stdin` goes to the daemon, `stdout` has what comes.
+
+    Both are the caller's to close.
+    """
+
+    def __init__(self, call: Call, *command: str) -> None:
+        """Raises OSError if the current folder is gone."""
+        reached = link(call, *command)
+        theirs_in, self.stdin = os.pipe()
+        self.stdout, theirs_out = os.pipe()
+        self.lost = ""
+        """Why the daemon was given up, once `stdout` has ended."""
+        self._ends = (theirs_in, theirs_out)
+        self._shim = Shim(reached, Pump(Ledger(), theirs_in, theirs_out), choice(call), call.env)
+
+    def connect(self) -> None:
+        """Blocks for as long as a daemon takes to start. Raises AcpdError."""
+        try:
+            why = self._shim.first()
+        except Refused as error:
+            raise AcpdError(str(error)) from None
+        if why is not None:
+            raise AcpdError(f"there is no daemon: {why or '[daemon] autostart is false'}", hint="acpd serve starts one")
+        threading.Thread(target=self._run, name="shim", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._shim.run()
+        except (NoDaemon, Refused, Broken) as error:
+            self.lost = str(error)
+        finally:
+            for end in self._ends:
+                os.close(end)
