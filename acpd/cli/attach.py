@@ -78,6 +78,8 @@ class _Attached:
         self._peer = Peer(self, strict=False)
         self._questions: dict[bytes, Question] = {}
         """By the raw ids of their requests, oldest first. The first one is shown."""
+        self._withdrawn = False
+        """The question that was shown is over, and nothing was typed since: a number may be meant for it."""
         self._turns = 0
         """Prompts of ours that are not answered."""
         self._failed = False
@@ -172,6 +174,7 @@ class _Attached:
             identifier = _request_id(bytes(params))
             if identifier in self._questions:
                 self._tell(["ask: no answer is needed any more"])
+                self._withdrawn = self._withdrawn or next(iter(self._questions)) == identifier
                 self._settle(identifier)
 
     def on_bad_line(self, why: str, /) -> None:
@@ -230,9 +233,12 @@ class _Attached:
 
     def _line(self, line: str) -> None:
         self._interrupted = False
+        late, self._withdrawn = self._withdrawn and line.strip().isdigit(), False
         if self._person:
             self._live.typed()
-        if line.strip() == "/quit":
+        if late:
+            self._tell(["ask: that question was over; if you mean another one, or a prompt, type it again"])
+        elif line.strip() == "/quit":
             self._leave.set()
         elif line.strip() == "/cancel":
             self._cancel()

@@ -130,6 +130,13 @@ def test_a_person_at_a_terminal(served: Served) -> None:
             terminal.enter("1\n")
             assert "end_turn" == editor.result(begun)["stopReason"]
             terminal.until("agent:\n  chose yes")
+            begun = editor.start_prompt(session, "ask")
+            terminal.until("  2) No (reject_once)\n", 2)
+            editor.reply(editor.wait_request("session/request_permission", 2), {"outcome": {"outcome": "cancelled"}})
+            terminal.until("ask: no answer is needed any more")
+            terminal.enter("1\n")
+            terminal.until("ask: that question was over")
+            assert "end_turn" == editor.result(begun)["stopReason"]
             terminal.enter("say mine\nhang\n")
             terminal.until("agent:\n  mine\nturn ended: end_turn\n")
             terminal.enter("\x03")
@@ -139,6 +146,7 @@ def test_a_person_at_a_terminal(served: Served) -> None:
             terminal.enter("\x04")
             assert 0 == terminal.end()
         editor.wait("the end of the turn", lambda: "c29" in editor.text(session))
+        assert "1" not in editor.text(session, "user_message_chunk").replace("slow 30 100", "").replace("[31m", "")
 
 
 @pytest.mark.e2e
@@ -190,7 +198,7 @@ def test_a_daemon_that_is_killed(served: Served) -> None:
         terminal.enter("/quit\n")
         assert 0 == terminal.end()
     stop_started(served)
-    for text in ("  first\n", "  second\n", "  third\n"):
+    for text in ("agent:\n  first", "agent:\n  second", "agent:\n  third"):
         assert 1 == terminal.seen.count(text), terminal.seen
 
 
