@@ -71,12 +71,17 @@ def test_status_starts_no_agent(tmp_path: Path) -> None:
 
 
 def test_no_daemon(tmp_path: Path) -> None:
-    """It says so, what starts one, and which processes have sessions open by themselves; the exit code is 1."""
+    """It says so, and what starts one; the exit code is 1."""
     ran = acpd.run(tmp_path, "status")
     assert (1, "") == ran[:2]
     assert f"acpd: no daemon runs for the store {tmp_path}/data (acpd serve" in ran.err
     value = {"running": False, "store": {"path": f"{tmp_path}/data"}, "pid": None, "standalone": []}
     assert value == json.loads(acpd.run(tmp_path, "status", "--json").out)
+
+
+@pytest.mark.e2e
+def test_sessions_without_a_daemon(tmp_path: Path) -> None:
+    """Which processes have sessions open by themselves is said."""
     (tmp_path / "work").mkdir()
     with Client([*ACPD, "--standalone", "--agent", "offline"], tmp_path, check=False) as client:
         client.initialize()
