@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET, Raw
+import msgspec
+from msgspec import UNSET, Raw, Struct
 
 import acpd
 from acpd import attaching
@@ -12,6 +13,21 @@ from acpd.wire import messages, splice
 from acpd.wire.envelope import encode
 
 _OURS = ("list", "resume", "close", "delete", "fork")
+
+
+START = "acpd.dev/start"
+
+
+class _Meta(Struct, gc=False, rename={"start": START}):
+    start: bool = True
+
+
+def starts_agents(said: messages.Initialize) -> bool:
+    """Whether this client wants an agent before it needs one: all do that do not say `_meta["acpd.dev/start"] = false`."""
+    try:
+        return msgspec.json.decode(said.meta, type=_Meta).start if said.meta is not UNSET else True
+    except msgspec.DecodeError:
+        return True
 
 
 def for_agent(said: messages.Initialize) -> bytes:

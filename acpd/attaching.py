@@ -43,21 +43,28 @@ class Wanted(Struct, frozen=True):
     observer: bool
     replay: bool
     params: bytes
+    eager: bool = True
+    """Whether an agent is started for it before something needs one: see acpd.announce.starts_agents."""
+
+    @property
+    def starts(self) -> bool:
+        """Whether the session gets an agent for this client now, and in its place from then on."""
+        return self.eager and not self.observer
 
 
-def wanted(said: messages.NewSession, params: messages.Params, *, replay: bool) -> Wanted:
-    """What load or resume ask for; `replay`: what the method does by itself.
+def wanted(said: messages.NewSession, params: messages.Params, *, replay: bool, eager: bool = True) -> Wanted:
+    """What load or resume ask for; `replay`: what the method does by itself; `eager`: as the client said it.
 
     Raises RequestError(INVALID_PARAMS) that names the member.
     """
     raw = messages.passed_on(said, params)
     meta = {} if said.meta is UNSET else _decode_members(said.meta)
     if NAME not in meta:
-        return Wanted(observer=False, replay=replay, params=raw)
+        return Wanted(observer=False, replay=replay, params=raw, eager=eager)
     given = _options(bytes(meta[NAME]))
     raw = splice.replace(raw, "_meta", splice.remove(raw[slice(*splice.members(raw)["_meta"])], (NAME,)))
     replay = given.get("replay", "full" if replay else "none") == "full"
-    return Wanted(observer=given.get("role") == "observer", replay=replay, params=raw)
+    return Wanted(observer=given.get("role") == "observer", replay=replay, params=raw, eager=eager)
 
 
 def _options(raw: bytes) -> dict[str, str]:
@@ -82,7 +89,8 @@ def _options(raw: bytes) -> dict[str, str]:
 
 async def attach(client: Client, session: LiveSession, how: Wanted, done: Cursor | None = None) -> Attachment:
     """Not live yet. `done`: what the client has got of the replay. Raises as Audience.replay."""
-    attachment = session.attach(client, how.params, observer=how.observer)
+    setup = how.params if how.eager or session.setup is None else None
+    attachment = session.attach(client, setup, observer=how.observer)
     if how.replay:
         attachment.cursor = 0
         await session.audience.replay(attachment, done)

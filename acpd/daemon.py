@@ -150,6 +150,7 @@ class Daemon:
 
         made = Connection(tenant.registry, self.pool, host, self.tasks, closed, **more)
         number = next(self._numbers)
+        made.number = number
         made.log = lambda event, text: self.log("info", event, connection=number, text=text)
         self.connections.add(made)
         return made

@@ -69,7 +69,7 @@ async def _set_up_again(
 ) -> None:
     """The line that attached a session, which was answered. Its answer goes nowhere."""
     parse = _PARSERS.get(method)
-    how = attaching.wanted(parse(params), params, replay=False) if parse is not None else None
+    how = attaching.wanted(parse(params), params, replay=False, eager=connection.eager) if parse is not None else None
     attachment = await reattach(connection, session_id, cursor, how)
     connection.peer.answer(identifier, b"{}", attachment.place() if attachment is not None else b"", sets_up=True)
 
@@ -83,9 +83,10 @@ async def reattach(connection: Connection, session_id: str, cursor: Cursor, how:
         connection.log("session not taken up again", f"{session_id}: {error}")
         return None
     observer = how is not None and how.observer
-    if not observer:
+    if not observer and (connection.eager or session.host is None):
         session.host = connection.host
-    attachment = session.attach(connection, how.params if how is not None else None, observer=observer)
+    setup = how.params if how is not None and (how.eager or session.setup is None) else None
+    attachment = session.attach(connection, setup, observer=observer)
     attachment.cursor = attachment.seen = min(cursor.seq, session.scribe.flushed)
     attachment.skip = cursor.frames
     for ask in over:

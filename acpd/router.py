@@ -20,7 +20,7 @@ from acpd.agents.link import AgentLink
 from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import inner_id
 from acpd.agents.warm import WarmAgent
-from acpd.announce import for_agent, initialize_answer
+from acpd.announce import for_agent, initialize_answer, starts_agents
 from acpd.attachment import ClientCapabilities
 from acpd.config import without_secrets
 from acpd.errors import AcpdError, AgentError, ConnectionBroken, EntryNotFound, RequestError, SessionNotFound
@@ -69,6 +69,12 @@ class Connection:
         self._initialized = False
         self.warm = WarmAgent(pool, host, tasks)
         self._running: dict[bytes, asyncio.Task[None]] = {}
+        self.number = 0
+        """By which the log and a status name it."""
+        self.own: dict[str, Handler] = {}
+        """Requests that are whoever's who made this connection; they need no initialize before them."""
+        self.eager = True
+        """Whether agents are started for it before something needs one."""
         self._unattached: list[Prompt] = []
         """Prompts whose session is still being opened, so that a cancel finds them."""
 
@@ -198,6 +204,8 @@ class Connection:
     def _handler(self, method: str) -> Handler:
         if method == "initialize":
             return Connection.initialize
+        if (own := self.own.get(method)) is not None:
+            return own
         if not self._initialized:
             raise RequestError(errors.INVALID_REQUEST, f"the connection must be initialized before {method}")
         handler = _HANDLERS.get(method)
@@ -234,6 +242,7 @@ class Connection:
     async def initialize(self, _identifier: bytes, params: Params) -> bytes:
         """Starts the agent, so that what is announced is true. One that does not start is told at session/new."""
         said = messages.parse_initialize(params)
+        self.eager = starts_agents(said)
         capabilities = None if said.clientCapabilities is UNSET else bytes(said.clientCapabilities)
         self.capabilities = of_client(capabilities)
         self.kinds = updates.allowed_kinds(capabilities)
@@ -241,7 +250,7 @@ class Connection:
         self._initialized = True
         self.tasks.spawn(asyncio.to_thread(audience.import_replay), name="import:replay")  # while the agent starts
         try:
-            link = await self.warm.get()
+            link = await self.warm.get() if self.eager else None
         except (AcpdError, OSError) as error:
             link = None
             self.log("agent did not start", str(error))
@@ -310,7 +319,7 @@ class Connection:
 
     async def load(self, identifier: bytes, params: Params) -> None:
         said = messages.parse_load(params)
-        how = attaching.wanted(said, params, replay=True)
+        how = attaching.wanted(said, params, replay=True, eager=self.eager)
         session = await self._open(said, how)
         attachment = await attaching.attach(
             self, session, how, self._earlier.replayed(session.id, self.peer.number(identifier))
@@ -319,19 +328,19 @@ class Connection:
             await session.scribe.settled()
         self.peer.answer(identifier, session.setup_answer(), attachment.place(), sets_up=True)
         session.audience.start(attachment)
-        if not how.observer:
+        if how.starts:
             self._start_behind(session)
 
     async def resume(self, identifier: bytes, params: Params) -> None:
         """No replay by itself; the agent is there when the answer leaves, or has had its time. An observer needs none."""
         said = messages.parse_resume(params)
-        how = attaching.wanted(said, params, replay=False)
+        how = attaching.wanted(said, params, replay=False, eager=self.eager)
         session = await self._open(said, how)
         attachment = await attaching.attach(self, session, how)
         with attaching.reading_on(session, attachment):
             try:
                 async with asyncio.timeout(self.pool.settings.start_timeout):
-                    if not how.observer:
+                    if how.starts:
                         await session.ensure_agent()
             except (AcpdError, OSError, TimeoutError) as error:
                 self.log("agent did not start", str(error))
@@ -351,7 +360,7 @@ class Connection:
                 f"session {session.id} has the working directory {session.header.cwd}",
                 {"expected": session.header.cwd},
             )
-        if not how.observer:  # no agent is started in its environment
+        if how.starts or (session.host is None and not how.observer):  # agents get the environment of this client
             session.host = self.host
         return session
 

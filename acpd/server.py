@@ -22,10 +22,14 @@ from acpd.logger import Logger
 from acpd.peer import Peer
 from acpd.reload import read_again
 from acpd.router import Connection
+from acpd.rpc.protocol import Params
 from acpd.session import LiveSession
+from acpd.status import METHOD, Came, Lag, report
 from acpd.storage.contract import Key
 from acpd.transports import unix
 from acpd.transports.shimlink import VERSION, Hello, ShimPeer
+from acpd.transports.unix import Caller
+from acpd.wire.envelope import encode
 
 LOCK = Key(agent=".acpd", session=".acpd-daemon")
 """What a daemon holds of a store: a lease like a session's, of a name that no session has."""
@@ -89,6 +93,9 @@ class Server:
         """Set by a second signal: running turns are not waited for."""
         self._used = 0.0
         """Loop time when somebody was here last."""
+        self._came: dict[Connection, Came] = {}
+        self._lag = Lag()
+        self._began = time.monotonic()
 
     async def run(self) -> None:
         daemon = self._daemon
@@ -121,6 +128,7 @@ class Server:
         daemon.begin()
         sockets = [socket.socket(fileno=fd) for fd in self._terms.inherited] or [unix.bind(self._terms.path)]
         identity = None if self._terms.inherited else _identity(self._terms.path)
+        daemon.on_closed = self._left
         servers = [await unix.listen(each, self._admit, daemon.tasks) for each in sockets]
         daemon.settle_down()
         daemon.tasks.spawn(self._watch(), name="watch")
@@ -171,7 +179,9 @@ class Server:
         watchdog = systemd.watchdog_interval(os.environ, os.getpid())
         self._used = loop.time()
         while True:
-            await asyncio.sleep(min(LOOK, watchdog or LOOK))
+            due = time.monotonic() + (pause := min(LOOK, watchdog or LOOK))
+            await asyncio.sleep(pause)
+            self._lag.add(now := time.monotonic(), now - due)
             if watchdog is not None:
                 systemd.notify("WATCHDOG=1")
             if self._daemon.connections or self._daemon.pool.links:
@@ -182,7 +192,7 @@ class Server:
 
     # -- who connects
 
-    async def _admit(self, hello: Hello | None, uid: int) -> Peer:
+    async def _admit(self, hello: Hello | None, caller: Caller) -> Peer:
         """See transports.unix.Admit."""
         if self._stopping.is_set():
             raise StoreError("serve", "a new client", cause="acpd is stopping", hint="try again in a moment")
@@ -192,7 +202,7 @@ class Server:
         if hello is None:
             config = self._daemon.config
             host = Host(config.choose(), systemd.without_ours(os.environ))
-            return (await self._connected(config.user, uid, host)).peer
+            return (await self._connected(config.user, caller, host)).peer
         if hello.version > VERSION:
             raise StoreError("serve", f"a shim of version {hello.version}", cause=f"this daemon knows {VERSION}")
         asked = await asyncio.to_thread(self._terms.understand, hello)
@@ -200,13 +210,25 @@ class Server:
         for old in [each for each in self._daemon.connections if each.token == hello.token]:
             old.peer.abort()  # its shim has lost it
         host = Host(asked.choice, hello.env, hello.cwd)
-        return (await self._connected(asked.config.user, uid, host, hello)).peer
+        return (await self._connected(asked.config.user, caller, host, hello)).peer
 
-    async def _connected(self, user: str | None, uid: int, host: Host, hello: Hello | None = None) -> Connection:
-        tenant = await self._daemon.tenant(user if uid == os.geteuid() else _name_of(uid))
-        if hello is None:
-            return self._daemon.connection(tenant, host)
-        return self._daemon.connection(tenant, host, peer=ShimPeer, earlier=hello.earlier)
+    async def _connected(self, user: str | None, caller: Caller, host: Host, hello: Hello | None = None) -> Connection:
+        tenant = await self._daemon.tenant(user if caller.uid == os.geteuid() else _name_of(caller.uid))
+        more = {} if hello is None else {"peer": ShimPeer, "earlier": hello.earlier}
+        made = self._daemon.connection(tenant, host, **more)
+        self._came[made] = Came(caller, time.monotonic())
+        if caller.uid in {0, os.geteuid()}:  # others would see sessions that are not theirs
+            made.own[METHOD] = self._status
+        return made
+
+    def _left(self, connection: Connection) -> None:
+        self._came.pop(connection, None)
+
+    async def _status(self, asking: Connection, _identifier: bytes, _params: Params) -> bytes:
+        told = await report(self._daemon, self._came, asking)
+        now = time.monotonic()
+        lag = {"last": round(self._lag.last, 4), "worst": round(self._lag.worst(now), 4)}
+        return encode({**told, "socket": self._terms.path, "uptime": round(now - self._began, 1), "lag": lag})
 
     def _check_store(self, asked: Config) -> None:
         ours, theirs = self._daemon.config.storage, asked.storage

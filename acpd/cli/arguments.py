@@ -116,6 +116,8 @@ def _add_commands(top: Parser, shared: Parser) -> None:
         "--idle-exit", type=_number, metavar="SECONDS", help="end when there was no client and no agent for so long"
     )
 
+    status = _add_clients(commands, shared)
+
     ls = commands.add_parser("ls", parents=[shared], help="list the sessions of this folder, newest first")
     ls.add_argument("--all", action="store_true", help="of every folder")
     ls.add_argument("--limit", type=_number, default=50, metavar="N", help="at most N, 0: all (default 50)")
@@ -138,9 +140,18 @@ def _add_commands(top: Parser, shared: Parser) -> None:
     logs.add_argument("id", metavar="ID", nargs="?", help="only the agent of this session")
     logs.add_argument("--lines", type=_number, default=20, metavar="N", help="the last N lines of each (default 20)")
     config = commands.add_parser("config", parents=[shared], help="show the configuration and where each value comes from")
-    for command in (ls, tree, search, paths, config):
+    for command in (ls, tree, search, paths, config, status):
         command.add_argument("--json", action="store_true", help="one JSON value on stdout")
     show.add_argument("--json", action="store_true", help="one entry of the log on each line, as it is stored")
+
+
+def _add_clients(commands: Any, shared: Parser) -> Any:
+    """The commands that are the daemon's clients. `acpd status`."""
+    attach = commands.add_parser("attach", parents=[shared], help="follow a session in a terminal, and talk in it")
+    attach.add_argument("id", metavar="ID", help="a session's id, or the beginning of one")
+    attach.add_argument("--observe", action="store_true", help="only watch")
+    attach.add_argument("--no-replay", action="store_true", help="begin with what is said from now on")
+    return commands.add_parser("status", parents=[shared], help="show what the daemon does at the moment")
 
 
 def _add_care(commands: Any, shared: Parser) -> None:

@@ -51,7 +51,11 @@ class Output:
         self.terminal = self._stream.isatty()
 
     def say(self, text: str = "") -> None:
-        self._stream.write((escaped(text) if self.terminal else text.encode(errors="replace").decode()) + "\n")
+        self.write(text + "\n")
+
+    def write(self, text: str) -> None:
+        """As `say`, without the end of the line."""
+        self._stream.write(escaped(text) if self.terminal else text.encode(errors="replace").decode())
 
     def marked(self, texts: Sequence[str]) -> None:
         """One line; on a terminal every second text is bold."""

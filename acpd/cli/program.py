@@ -109,7 +109,8 @@ def _tell(out: output.Output, values: Namespace, flags: Flags, env: Mapping[str,
         out.say(parser().format_help().rstrip())
     else:
         paths = Paths.find(env)
-        return _offline(Call(out, Config.load(paths, env, flags), paths, env, values))
+        call = Call(out, Config.load(paths, env, flags), paths, env, values)
+        return _with_daemon(call) if values.command in {"status", "attach"} else _offline(call)
     return None
 
 
@@ -151,6 +152,17 @@ def _offline(call: Call) -> int | None:
         case _:
             return _care(call)
     return None
+
+
+def _with_daemon(call: Call) -> int | None:
+    """The commands that are the daemon's clients: the exit code."""
+    if call.values.command == "attach":
+        from acpd.cli import attach
+
+        return attach.attach(call)
+    from acpd.cli import status
+
+    return status.status(call)
 
 
 def _care(call: Call) -> int | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from msgspec.structs import replace
 
 from acpd.cli import output
-from acpd.config import AgentChoice, Config, Flags, Paths
+from acpd.config import OFFLINE, AgentChoice, Config, Flags, Paths
 from acpd.errors import AcpdError, AgentNotFound, ConfigError
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ def _understood(paths: Paths, hello: Hello) -> Asked:
         if given := getattr(flags, name):
             flags = replace(flags, **{name: os.path.join(hello.cwd, os.path.expanduser(given))})
     config = Config.load(paths, hello.env, flags)
+    if values.command in {"status", "attach"}:  # these bring no agent: whatever is configured, there is one to choose
+        return Asked(config, config.choose(OFFLINE))
     if values.command != "run":
         return Asked(config, config.choose(values.agent))
     return Asked(config, _wrapped(values.name, [*values.words, *after]))

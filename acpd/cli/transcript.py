@@ -19,7 +19,7 @@ HELD = 2000
 OUTPUT_LINES = 20
 """Lines of a tool's output that are shown."""
 
-_SPEAKERS = {"user_message_chunk": "you", "agent_message_chunk": "agent", "agent_thought_chunk": "thought"}
+SPEAKERS = {"user_message_chunk": "you", "agent_message_chunk": "agent", "agent_thought_chunk": "thought"}
 
 
 class _Message:
@@ -31,10 +31,10 @@ class _Message:
         self.parts: list[str] = []
 
     def lines(self) -> list[str]:
-        return [f"{self.speaker}:", *_indented("".join(self.parts))]
+        return [f"{self.speaker}:", *indented("".join(self.parts))]
 
 
-class _Tool:
+class Tool:
     """A tool call: what its updates said of it last."""
 
     def __init__(self) -> None:
@@ -53,12 +53,12 @@ class _Tool:
         kind = blocks.words(self.members, "kind")
         head = f"tool: {one_line(title, blocks.TITLE)}{f' ({kind})' if kind else ''}: {status}"
         text = "\n".join(blocks.tool_content(one) for one in blocks.items(self.members, "content"))
-        shown = _indented(text)
+        shown = indented(text)
         more = len(shown) - OUTPUT_LINES
         return [head, *shown[:OUTPUT_LINES], *([f"  ... and {more} more lines"] if more > 0 else [])]
 
 
-class _Plan:
+class Plan:
     def __init__(self) -> None:
         self.entries: list[Any] = []
 
@@ -93,7 +93,7 @@ class _Line:
         return [self.text]
 
 
-_Item = _Message | _Tool | _Plan | _Ask | _Line
+_Item = _Message | Tool | Plan | _Ask | _Line
 
 
 class Transcript:
@@ -101,9 +101,9 @@ class Transcript:
 
     def __init__(self) -> None:
         self._items: list[_Item] = []
-        self._tools: dict[str, _Tool] = {}
+        self._tools: dict[str, Tool] = {}
         self._asks: dict[str, _Ask] = {}
-        self._plan: _Plan | None = None
+        self._plan: Plan | None = None
 
     def feed(self, line: Stored) -> list[str]:
         """What can be told now."""
@@ -132,13 +132,13 @@ class Transcript:
     def _update(self, line: Stored) -> None:
         update = blocks.member(blocks.parsed(line.params), "update")
         kind = line.kind or blocks.words(update, "sessionUpdate")
-        if kind in _SPEAKERS:
-            self._chunk(_SPEAKERS[kind], line.messageId or blocks.words(update, "messageId"), blocks.member(update, "content"))
+        if kind in SPEAKERS:
+            self._chunk(SPEAKERS[kind], line.messageId or blocks.words(update, "messageId"), blocks.member(update, "content"))
         elif kind in {"tool_call", "tool_call_update"}:
             self._tool(blocks.words(update, "toolCallId"), update)
         elif kind == "plan":
             if self._plan is None:
-                self._plan = _Plan()
+                self._plan = Plan()
                 self._items.append(self._plan)
             self._plan.entries = blocks.items(update, "entries")
         else:
@@ -157,7 +157,7 @@ class Transcript:
     def _tool(self, name: str, update: Any) -> None:
         tool = self._tools.get(name)
         if tool is None:
-            tool = self._tools[name] = _Tool()
+            tool = self._tools[name] = Tool()
             self._items.append(tool)
         tool.update(update)
 
@@ -201,7 +201,7 @@ def _said(speaker: str, text: str) -> _Message:
     return message
 
 
-def _indented(text: str) -> list[str]:
+def indented(text: str) -> list[str]:
     """Without the empty lines at its end: models end their paragraphs with them."""
     text = text.rstrip("\n")
     return [f"  {line}".rstrip() for line in text.split("\n")] if text else []

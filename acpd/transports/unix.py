@@ -10,7 +10,7 @@ import stat
 import struct
 import sys
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import NamedTuple, cast
 
 from acpd import where
 from acpd.errors import AcpdError, ConfigError, RequestError, StoreError
@@ -24,10 +24,18 @@ GREETING = 10.0
 """Seconds that a shim may take for its hello."""
 BACKLOG = 512
 _BUFFER = 1024 * 1024
-_LOCAL_PEERCRED = 1
+_LOCAL_PEERCRED, _LOCAL_PEERPID = 1, 2
 
-Admit = Callable[[Hello | None, int], Awaitable[Peer]]
-"""The peer for a shim that said this, or (None) for a plain client; and the uid behind it. Raises AcpdError to refuse it."""
+
+class Caller(NamedTuple):
+    """The process at the other end, as it was when it connected."""
+
+    pid: int
+    uid: int
+
+
+Admit = Callable[[Hello | None, Caller], Awaitable[Peer]]
+"""The peer for a shim that said this, or (None) for a plain client; and who it is. Raises AcpdError to refuse it."""
 
 
 def bind(path: str) -> socket.socket:
@@ -72,12 +80,13 @@ async def listen(listening: socket.socket, admit: Admit, tasks: Tasks) -> asynci
     return await loop.create_unix_server(lambda: _Greeting(admit, tasks), sock=listening, backlog=BACKLOG)
 
 
-def uid_of(connected: socket.socket) -> int:
-    """Of the process at the other end, as it was when that connected. Raises OSError."""
+def caller_of(connected: socket.socket) -> Caller:
+    """Raises OSError."""
     if sys.platform == "darwin":
         raw = connected.getsockopt(0, _LOCAL_PEERCRED, 76)
-        return int(struct.unpack_from("=II", raw)[1])
-    return int(struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
+        return Caller(connected.getsockopt(0, _LOCAL_PEERPID), int(struct.unpack_from("=II", raw)[1]))
+    pid, uid, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return Caller(pid, uid)
 
 
 class _Greeting(asyncio.Protocol):
@@ -137,7 +146,7 @@ class _Greeting(asyncio.Protocol):
     async def _take_over(self, transport: asyncio.Transport, hello: Hello | None) -> None:
         connected = transport.get_extra_info("socket")
         try:
-            peer = await self._admit(hello, uid_of(connected))
+            peer = await self._admit(hello, caller_of(connected))
         except AcpdError as error:
             self._refuse(str(error), error, is_shim=hello is not None)
             return

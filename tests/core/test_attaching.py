@@ -11,7 +11,7 @@ from msgspec import Raw
 from acpd import attaching
 from acpd.errors import RequestError
 from acpd.wire import messages
-from tests.agents.house import House, wire
+from tests.agents.house import INITIALIZE, House, wire
 from tests.core.desk import Desk, desk
 from tests.core.pipes import start
 from tests.core.test_router import ADOPTED, Gate, code
@@ -276,3 +276,39 @@ async def test_prompts_of_a_connection_that_ends_run_on(house: House) -> None:
             await two.load(session)
         assert {"stopReason": "end_turn"} == await two.prompt(session, "say d")
         assert ["say a\nsleep 50\nsay b", "a", "b", "say c", "c", "d"] == two.texts
+
+
+async def test_an_agent_that_nobody_needs_yet(house: House) -> None:
+    """With `_meta["acpd.dev/start"]` false none is started by initialize, load and resume; by a prompt it is, and by new."""
+    async with desk(house, house.host()) as one:
+        session = await one.new()
+        await one.prompt(session, "say a")
+        await one.ask("session/close", sessionId=session)
+    await until(lambda: not house.pool.links)
+    async with desk(house, house.host(), initialized=False) as two:
+        lazy = {**INITIALIZE, "_meta": {"acpd.dev/start": False}}
+        assert [] == (await two.ask("initialize", **lazy))["authMethods"]
+        await two.load(session)
+        await resume(two, session)
+        assert (["say a", "a"], {}) == (two.texts, house.pool.links)
+        assert {"stopReason": "end_turn"} == await two.prompt(session, "say b")
+        assert [session] == [link.session.id for link in house.pool.links.values() if link.session]
+        assert session != await two.new()
+        assert 2 == len(house.pool.links)
+
+
+async def test_who_needs_no_agent_takes_nothing_over(house: House) -> None:
+    """Agents of the session go on getting what its other client brought: its environment, its MCP servers."""
+    lazy = {**INITIALIZE, "_meta": {"acpd.dev/start": False}}
+    servers = [{"name": "s", "command": "/bin/true", "args": [], "env": []}]
+    async with desk(house, house.host()) as one, desk(house, house.host(), initialized=False) as two:
+        session = str((await one.ask("session/new", cwd=str(house.root), mcpServers=servers))["sessionId"])
+        live = house.registry.live[session]
+        await two.ask("initialize", **lazy)
+        await two.load(session)
+        assert live.host is one.server.host
+        assert live.setup is not None
+        assert servers == json.loads(live.setup)["mcpServers"]
+        await two.ask("session/close", sessionId=session)
+        await two.load(session)
+        assert house.registry.live[session].host is two.server.host
