@@ -121,7 +121,7 @@ class Server:
         daemon.begin()
         sockets = [socket.socket(fileno=fd) for fd in self._terms.inherited] or [unix.bind(self._terms.path)]
         identity = None if self._terms.inherited else _identity(self._terms.path)
-        servers = [await unix.listen(each, self._admit, daemon.tasks) for each in sockets]
+        servers = [await unix.listen(each, self._admit, daemon.tasks, self._limit) for each in sockets]
         daemon.settle_down()
         daemon.tasks.spawn(self._watch(), name="watch")
         daemon.log("info", "listening", path=self._terms.path, pid=os.getpid(), store=daemon.config.storage.path)
@@ -182,12 +182,15 @@ class Server:
 
     # -- who connects
 
+    def _limit(self) -> int:
+        return self._daemon.config.daemon.connections
+
     async def _admit(self, hello: Hello | None, uid: int) -> Peer:
         """See transports.unix.Admit."""
         if self._stopping.is_set():
             raise StoreError("serve", "a new client", cause="acpd is stopping", hint="try again in a moment")
-        if len(self._daemon.connections) >= self._daemon.config.daemon.connections:
-            limit = self._daemon.config.daemon.connections
+        limit = self._limit()
+        if len(self._daemon.connections) >= limit:
             raise StoreError("serve", "a new client", cause=f"{limit} are connected", hint="raise [daemon] connections")
         if hello is None:
             config = self._daemon.config

@@ -24,6 +24,7 @@ class Serving:
     def __init__(self, home: Path, agent: Sequence[str], *, toml: str = "", env: Mapping[str, str] = {}) -> None:
         self.home = home
         self.mark = proc.new_mark()
+        self._connected: list[socket.socket] = []
         self.path = str(home / "run" / "acpd.sock")
         config = home / "config" / "acpd.toml"
         config.parent.mkdir(parents=True, exist_ok=True)
@@ -49,6 +50,8 @@ class Serving:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for each in self._connected:
+            each.close()
         self.process.terminate()
         try:
             code = self.process.wait(30)
@@ -59,8 +62,9 @@ class Serving:
             proc.assert_none_left(self.mark)
 
     def connect(self) -> socket.socket:
-        """A stream that has said nothing."""
+        """A stream that has said nothing. It is closed at the end, if not before."""
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._connected.append(made)
         made.settimeout(60)
         made.connect(self.path)
         return made
@@ -93,6 +97,11 @@ class Plain:
     def ask(self, method: str, params: Json) -> Json:
         """The whole answer."""
         return self.answer(self.send(method, params))
+
+    def ask_first(self) -> Json:
+        """What the daemon says to who has said nothing yet: a result, or why it is refused."""
+        self.send("initialize", {"protocolVersion": 1})
+        return self.read()
 
     def answer(self, number: int) -> Json:
         while True:
