@@ -58,6 +58,8 @@ class Terms(NamedTuple):
     """Listening sockets that a service manager passed: they are served instead of `path`."""
     ready: Callable[[], None] = lambda: None
     """Called when clients can connect."""
+    prepare: Callable[[], object] = lambda: None
+    """Called once they can, in a thread: what the first of them would wait for."""
     reload: Callable[[], Config] | None = None
     """Reads the configuration again. Blocks. Raises ConfigError."""
 
@@ -126,6 +128,7 @@ class Server:
         daemon.tasks.spawn(self._watch(), name="watch")
         daemon.log("info", "listening", path=self._terms.path, pid=os.getpid(), store=daemon.config.storage.path)
         self._terms.ready()
+        daemon.tasks.spawn(asyncio.to_thread(self._terms.prepare), name="prepare")
         systemd.notify("READY=1")
         try:
             await self._stopping.wait()
