@@ -218,6 +218,7 @@ def stalled(bench: Bench) -> list[Result]:
     alone = stall.measure(bench.wrap(limit_agent()), bench.env("stall", "process"), megabytes)
     with bench.daemon("stall-daemon", "process") as pid:
         env = bench.env("stall-daemon", "process", alone=False)
+        stall.measure(bench.wrap(limit_agent()), env, 20, pid)  # what only a daemon's first client costs is no growth
         both = stall.measure(bench.wrap(limit_agent()), env, megabytes, pid)
     found: list[Result] = []
     for by, limit, each in (("", 16, alone), (BY, 2, both)):
