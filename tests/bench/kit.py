@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ class Bench:
         return {"ACPD_HOME": str(self.home(name)), "ACPD_STORAGE_SYNC": sync, "ACPD_LOG_LEVEL": "error", **own}
 
     @contextlib.contextmanager
-    def daemon(self, name: str, sync: str, *, pinned: bool = False) -> Iterator[int]:
+    def daemon(self, name: str, sync: str, *, pinned: bool = False) -> Generator[int]:
         """`acpd serve` for the home of this name: its pid. `pinned`: on the CPU that the kit's `--pin same` means."""
         ready, theirs = os.pipe()
         environment = {**os.environ, **self.env(name, sync, alone=False), "ACPD_READY_FD": str(theirs)}

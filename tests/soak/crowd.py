@@ -11,7 +11,7 @@ import select
 import socket
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -80,7 +80,7 @@ def _alone(daemon: Serving, prompts: int) -> float:
 
 
 @contextmanager
-def _pinned(pid: int) -> Iterator[None]:
+def _pinned(pid: int) -> Generator[None]:
     """The daemon, its threads, this process, and what they start meanwhile."""
     cpus = os.sched_getaffinity(0)
     threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
