@@ -7,6 +7,7 @@ in order, late, at nobody else's cost.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -36,6 +37,8 @@ class Client(Protocol):
     capabilities: ClientCapabilities
     token: str
     """Not empty: each of its lines carries its place (acpd.cursors), and it may come back under this name."""
+    reading: asyncio.Lock
+    """Held while a window of a log is read and sent: a client has one in memory, however many sessions it is behind in."""
 
     @property
     def paused(self) -> bool: ...

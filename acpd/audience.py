@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
 
 from acpd.attachment import Attachment, Client, Staged
 from acpd.cursors import Cursor
@@ -17,6 +18,9 @@ from acpd.storage.contract import Journals, Key
 from acpd.tasks import Tasks
 from acpd.wire.envelope import encode
 from acpd.wire.lines import Stored
+
+if TYPE_CHECKING:
+    from acpd.storage.replay import Replay
 
 
 class Audience:
@@ -160,8 +164,9 @@ class Audience:
         is_running = self._scribe.fold.turn is not None
         facts = told.facts(self._scribe.fold, until)  # now: later ones come behind the cursor
         try:
-            async for window in self._journals.path(self._key, until=until, straight=self._scribe.fold.straight):
-                await sending.send(told.feed(window))
+            windows = aiter(self._journals.path(self._key, until=until, straight=self._scribe.fold.straight))
+            while await sending.next(windows, told):
+                pass
             await sending.send([*told.finish(is_running=is_running), *facts])
         except (asyncio.CancelledError, StoreError):
             if attachment in self.attachments:
@@ -196,12 +201,19 @@ class Audience:
         if attachment.cursor >= until:
             self._live(attachment)
             return
-        async for window in self._journals.read(self._key, after=attachment.cursor, until=until):
-            if attachment not in self.attachments:
-                return
-            attachment.client.send(b"".join(self._frames(attachment, window)))
-            attachment.reached(window[-1].seq)  # before waiting: whoever takes over must not send it again
-            await attachment.client.drained()
+        client = attachment.client
+        windows = aiter(self._journals.read(self._key, after=attachment.cursor, until=until))
+        while True:
+            async with client.reading:
+                await client.drained()
+                window = await anext(windows, None)
+                if attachment not in self.attachments:
+                    return
+                if window is None:
+                    break
+                client.send(b"".join(self._frames(attachment, window)))
+                attachment.reached(window[-1].seq)  # before waiting: whoever takes over must not send it again
+                await client.drained()
         attachment.reached(until)
 
     def _frames(self, attachment: Attachment, window: list[Stored]) -> list[bytes]:
@@ -251,6 +263,16 @@ class _Sending:
         self._until = until
         self._skip = skip
         self._count = 0
+
+    async def next(self, windows: AsyncIterator[list[Stored]], told: Replay) -> bool:
+        """Send what the next window of the log says. Whether there was one."""
+        client = self._attachment.client
+        async with client.reading:
+            await client.drained()
+            window = await anext(windows, None)
+            if window is not None:
+                await self.send(told.feed(window))
+        return window is not None
 
     async def send(self, frames: list[bytes]) -> None:
         client = self._attachment.client

@@ -70,6 +70,7 @@ class Daemon(Struct, frozen=True, kw_only=True):
 
     autostart: bool = True
     connections: Annotated[int, Meta(ge=1, le=100_000)] = 4096
+    agents: Annotated[int, Meta(ge=1, le=100_000)] = 2000
     drain: Annotated[float, Meta(ge=0, le=86_400)] = 5.0
     idle_exit: Annotated[float, Meta(ge=0, le=31_536_000)] = 900.0
 
@@ -231,6 +232,7 @@ WANTED = {
     "sessions.keep_idle": "seconds, from 10 to 604800",
     "daemon.autostart": "true or false",
     "daemon.connections": "a whole number from 1 to 100000",
+    "daemon.agents": "a whole number from 1 to 100000",
     "daemon.drain": "seconds, from 0 to 86400",
     "daemon.idle_exit": "seconds, from 0 to 31536000",
     "log.level": '"debug", "info", "warning" or "error"',

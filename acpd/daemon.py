@@ -233,4 +233,5 @@ def _settings(config: Config) -> Settings:
         primer_tokens=config.agents.primer_tokens,
         cancel_alone=config.sessions.on_disconnect == "cancel",
         keep_idle=config.sessions.keep_idle,
+        agents=config.daemon.agents,
     )

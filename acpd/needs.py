@@ -23,7 +23,7 @@ class Store(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """Limits of live sessions. Seconds, and numbers of prompts and tokens.
+    """Limits of live sessions. Seconds, and numbers of prompts, tokens and agents.
 
     `cancel_alone`: whether turns are cancelled when the last controller was disconnected; `keep_idle`: how long a session is
     kept live without any client.
@@ -36,6 +36,7 @@ class Settings(NamedTuple):
     primer_tokens: int = 50_000
     cancel_alone: bool = False
     keep_idle: float = 600.0
+    agents: int = 2000
 
 
 class Link(Protocol):

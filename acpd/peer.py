@@ -19,6 +19,12 @@ from acpd.rpc.protocol import Params, Then
 from acpd.wire import envelope
 
 HIGH_WATER = 256 * 1024
+FULL = 1024 * 1024
+"""Bytes of output that wait for a client at which nothing more of it is handled: it asks and does not read the answers."""
+LINES_A_TURN = 200
+"""Lines of a client that are handled before others have their turn."""
+_OUTPUT, _TURN = "output", "turn"
+"""Why a client's input is held; see Peer."""
 
 
 def pipe_end(fd: int, mode: Literal["rb", "wb"]) -> BinaryIO:
@@ -52,15 +58,21 @@ class Peer(asyncio.Protocol):
 
     `position`: bytes of the input up to and including the line that is being handled and its newline, which is counted
     too where the stream ends without it.
+
+    `polite` is for clients: one that does not read what it has asked for is not listened to until it does, and many lines at
+    once are handled in turns. An agent is always listened to: it may well write all that it has before it reads again.
     """
 
-    def __init__(self, owner: Owner, *, strict: bool, limit: int = framing.MAX_LINE, first_id: int = 0) -> None:
+    def __init__(
+        self, owner: Owner, *, strict: bool, polite: bool = False, limit: int = framing.MAX_LINE, first_id: int = 0
+    ) -> None:
         """`first_id`: where the numbers of our own requests begin."""
         self._owner = owner
         self._lines = framing.Lines(limit)
         self._rpc = protocol.Protocol(strict=strict, first_id=first_id)
         self._todo: deque[bytes | framing.TooLong] = deque()
         self._holds: set[str] = set()
+        self._polite = polite
         self._ended = False
         self._working = False
         self._out: list[bytes] = []
@@ -99,6 +111,7 @@ class Peer(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
+        self._holds -= {_OUTPUT, _TURN}  # what it has said counts, and nobody will read
         self._finish()
 
     def pause_writing(self) -> None:
@@ -106,6 +119,7 @@ class Peer(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.paused = False
+        self.release(_OUTPUT)
         if self._drained is not None:
             self._drained.set()
             self._drained = None
@@ -144,15 +158,25 @@ class Peer(asyncio.Protocol):
         if self._working:
             return
         self._working = True
+        left = LINES_A_TURN if self._polite else len(self._todo)
         try:
             while self._todo and not self._holds:
                 if self.shortcut is not None and (count := self.shortcut(self._todo)):
                     self._pass(count)
-                else:
-                    self._one(self._todo.popleft())
+                    continue
+                if not left:
+                    self._take_turns()
+                    break
+                left -= 1
+                self._one(self._todo.popleft())
         finally:
             self._working = False
         self._owner.on_batch_end()
+
+    def _take_turns(self) -> None:
+        """Go on when the others had theirs."""
+        self.hold(_TURN)
+        self._loop.call_soon(self.release, _TURN)
 
     def _one(self, line: bytes | framing.TooLong) -> None:
         if isinstance(line, framing.TooLong):
@@ -225,6 +249,8 @@ class Peer(asyncio.Protocol):
         self._scheduled = False
         if self._out and self._writer is not None and not self._writer.is_closing():
             self._writer.write(b"".join(self._out) if len(self._out) > 1 else self._out[0])
+            if self._polite and self.paused and self._writer.get_write_buffer_size() > FULL:
+                self.hold(_OUTPUT)
         self._out.clear()
 
     def call(self, method: str, params: bytes, then: Then, identifier: bytes | None = None, place: bytes = b"") -> bytes:

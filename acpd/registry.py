@@ -12,7 +12,7 @@ from acpd.errors import INVALID_REQUEST, RequestError, SessionBusy, SessionNotFo
 from acpd.needs import Agents, Settings, Store
 from acpd.presence import Presence
 from acpd.recovery import recover
-from acpd.saving import Saver
+from acpd.saving import AT_ONCE, Saver
 from acpd.session import LiveSession
 from acpd.storage.contract import After, Journal, Key, Row
 from acpd.storage.fold import Fold
@@ -42,6 +42,7 @@ class Registry:
         self._settings = settings
         self._tasks = tasks
         self._savers: dict[str, Saver] = {}
+        self._saving = asyncio.Semaphore(AT_ONCE)
         self._presences: dict[str, Presence] = {}
         self._opening: dict[str, asyncio.Task[LiveSession]] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
@@ -129,7 +130,7 @@ class Registry:
         return LiveSession(key, journal, self.store, self._agents, self._settings, self._tasks, self._ids, self._clock)
 
     def _admit(self, session: LiveSession) -> LiveSession:
-        saver = Saver(session)
+        saver = Saver(session, self._saving)
         presence = Presence(session, lambda: self.begin_close(session.id))
 
         def settled() -> None:

@@ -39,6 +39,8 @@ Handler = Callable[["Connection", bytes, Params], Awaitable[bytes | None]]
 
 
 NOTHING = Earlier()
+REQUESTS = 256
+"""Requests of one client that may be under way at once, running and waiting prompts not counted."""
 
 
 class Connection:
@@ -55,8 +57,9 @@ class Connection:
         peer: Callable[[Connection], Peer] | None = None,
         earlier: Earlier = NOTHING,
     ) -> None:
-        self.peer = peer(self) if peer is not None else Peer(self, strict=True)
+        self.peer = peer(self) if peer is not None else Peer(self, strict=True, polite=True)
         self.token = earlier.token
+        self.reading = asyncio.Lock()
         self.kinds: frozenset[str] = frozenset()
         self.capabilities = ClientCapabilities()
         self.registry = registry
@@ -173,6 +176,7 @@ class Connection:
             return
         try:
             handler = self._handler(method)
+            self._check_room()
             if method in attaching.STEERING:
                 attaching.check_steering(extensions.named(self.registry, params), self, method)
         except RequestError as error:
@@ -200,6 +204,10 @@ class Connection:
             del self._running[identifier]
         if task.cancelled():  # before its first step, so that nothing of it ran
             self.peer.refuse(identifier, RequestError(errors.REQUEST_CANCELLED, "cancelled"))
+
+    def _check_room(self) -> None:
+        if len(self._running) >= REQUESTS:
+            raise RequestError(errors.INTERNAL_ERROR, f"{REQUESTS} requests of this client are under way: wait for one of them")
 
     def _handler(self, method: str) -> Handler:
         if method == "initialize":
@@ -426,6 +434,7 @@ class Connection:
         if session is not None and session.audience.attachment(self) is not None:
             session.prompt(prompt)
         else:
+            self._check_room()
             self._unattached.append(prompt)
             self._spawn(identifier, partial(_prompt_unattached, prompt), params, "session/prompt")
             self._running[identifier].add_done_callback(lambda _: self._unattached.remove(prompt))

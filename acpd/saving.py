@@ -16,6 +16,9 @@ from acpd.wire.lines import Stored
 
 DELAY = 1.0
 """Seconds from the end of a turn to its saving, so that quick turns are saved together."""
+AT_ONCE = 2
+"""Sessions of a store that are saved at the same time after their turns. Each has a window of its log in memory, and work for
+a thread: more of them would take memory and the interpreter from the turns that run, and wait for the catalog all the same."""
 WINDOWS = 5
 """Windows of the log that are made searchable with one save. A session that is further behind is caught up by the next
 save, by the background of the next start, or by `acpd search`."""
@@ -34,15 +37,19 @@ class Saver:
         "_saved",
         "_session",
         "_timer",
+        "_turns",
         "_words_seq",
     )
 
-    def __init__(self, session: LiveSession) -> None:
+    def __init__(self, session: LiveSession, turns: asyncio.Semaphore) -> None:
+        """`turns`: of AT_ONCE, the store's."""
         self._session = session
+        self._turns = turns
         self._saved: dict[str, str] = {}
         self._context_seq = 0
         self._context_parent: str | None = None
         self._timer: asyncio.TimerHandle | None = None
+        """Not None: a save is to come."""
         self._lock: asyncio.Lock | None = None
         self._row_seq = -1
         self._discarded = False
@@ -89,8 +96,13 @@ class Saver:
             self._timer = asyncio.get_running_loop().call_later(DELAY, self._start)
 
     def _start(self) -> None:
-        self._timer = None
-        self._session.tasks.spawn(self.save(), name=f"save:{self._session.id}")
+        self._session.tasks.spawn(self._in_turn(), name=f"save:{self._session.id}")
+
+    async def _in_turn(self) -> None:
+        """A save that waits for others is one however many turns end meanwhile."""
+        async with self._turns:
+            if self._timer is not None:
+                await self.save()
 
     async def save(self, state: str = "open") -> None:
         """Bring everything up to the log. A part that fails is left behind; the next save, or the next open, mends it."""

@@ -62,6 +62,8 @@ class Terms(NamedTuple):
     """Listening sockets that a service manager passed: they are served instead of `path`."""
     ready: Callable[[], None] = lambda: None
     """Called when clients can connect."""
+    prepare: Callable[[], object] = lambda: None
+    """Called once they can, in a thread: what the first of them would wait for."""
     reload: Callable[[], Config] | None = None
     """Reads the configuration again. Blocks. Raises ConfigError."""
 
@@ -129,11 +131,12 @@ class Server:
         sockets = [socket.socket(fileno=fd) for fd in self._terms.inherited] or [unix.bind(self._terms.path)]
         identity = None if self._terms.inherited else _identity(self._terms.path)
         daemon.on_closed = self._left
-        servers = [await unix.listen(each, self._admit, daemon.tasks) for each in sockets]
+        servers = [await unix.listen(each, self._admit, daemon.tasks, self._limit) for each in sockets]
         daemon.settle_down()
         daemon.tasks.spawn(self._watch(), name="watch")
         daemon.log("info", "listening", path=self._terms.path, pid=os.getpid(), store=daemon.config.storage.path)
         self._terms.ready()
+        daemon.tasks.spawn(asyncio.to_thread(self._terms.prepare), name="prepare")
         systemd.notify("READY=1")
         try:
             await self._stopping.wait()
@@ -192,12 +195,15 @@ class Server:
 
     # -- who connects
 
+    def _limit(self) -> int:
+        return self._daemon.config.daemon.connections
+
     async def _admit(self, hello: Hello | None, caller: Caller) -> Peer:
         """See transports.unix.Admit."""
         if self._stopping.is_set():
             raise StoreError("serve", "a new client", cause="acpd is stopping", hint="try again in a moment")
-        if len(self._daemon.connections) >= self._daemon.config.daemon.connections:
-            limit = self._daemon.config.daemon.connections
+        limit = self._limit()
+        if len(self._daemon.connections) >= limit:
             raise StoreError("serve", "a new client", cause=f"{limit} are connected", hint="raise [daemon] connections")
         if hello is None:
             config = self._daemon.config

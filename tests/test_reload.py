@@ -38,8 +38,6 @@ OTHERS = {
     "daemon.autostart": "false",
     "log.level": '"debug"',
     "log.file": '"/elsewhere"',
-    "sessions.on_disconnect": '"cancel"',
-    "daemon.autostart": "false",
 }
 """Values that are not the default; of numbers 1234 is one."""
 

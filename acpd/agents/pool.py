@@ -62,6 +62,8 @@ class AgentPool:
         self._ids = Ids()
         self._under_way: set[asyncio.Future[Any]] = set()
         """Agents that are being started and connected, or ended because nobody wants them any more."""
+        self._starting = 0
+        """Processes that have no link yet."""
         self._stopped = False
 
     async def start(self, host: Host, choice: AgentChoice, cwd: str | None = None) -> AgentLink:
@@ -89,6 +91,8 @@ class AgentPool:
     async def _spawn(self, host: Host, choice: AgentChoice, cwd: str | None) -> AgentLink:
         if self._stopped:
             raise AgentError("acpd is stopping")
+        if len(self.links) + self._starting >= self.settings.agents:
+            raise AgentError(f"{self.settings.agents} agents run: close a session, or raise [daemon] agents")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._under_way.add(done)
         try:
@@ -102,11 +106,14 @@ class AgentPool:
         name = choice.name or os.path.basename(choice.command[0])
         env = {**host.env, **choice.env, LINK_VARIABLE: identifier}
         starting = self._in_thread(self._start, identifier, name, choice.command, env, cwd)
+        self._starting += 1
         try:
             pipes, path = await asyncio.shield(starting)
         except asyncio.CancelledError:
             starting.add_done_callback(partial(self._unwanted, identifier))
             raise
+        finally:
+            self._starting -= 1
         link = AgentLink(identifier, name, choice.command, self._runtime, self._tasks, self.settings.stop_grace)
         link.stderr_path = path
         link.on_noise = partial(self._log.noise, name)

@@ -86,7 +86,7 @@ class ShimPeer(Peer):
 
     def __init__(self, owner: Owner) -> None:
         # Ids of requests are never used twice, or a late answer to the daemon before would be taken for another one.
-        super().__init__(owner, strict=True, first_id=time.time_ns() >> 10)
+        super().__init__(owner, strict=True, polite=True, first_id=time.time_ns() >> 10)
         self._numbers: dict[bytes, int] = {}
         """Of the lines that open requests came in."""
         self._number = 0

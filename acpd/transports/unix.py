@@ -22,7 +22,12 @@ from acpd.wire import envelope
 
 GREETING = 10.0
 """Seconds that a shim may take for its hello."""
-BACKLOG = 512
+SILENCE = 60.0
+"""Seconds after which who has not said a byte is sent away."""
+HELLOS = 64 * 1024 * 1024
+"""Bytes of all hellos that are not whole yet."""
+BACKLOG = 4096
+"""All clients of a daemon may come back at once when it was started again; one that finds no place takes it for dead."""
 _BUFFER = 1024 * 1024
 _LOCAL_PEERCRED, _LOCAL_PEERPID = 1, 2
 
@@ -74,10 +79,11 @@ def bind(path: str) -> socket.socket:
     return listening
 
 
-async def listen(listening: socket.socket, admit: Admit, tasks: Tasks) -> asyncio.Server:
-    """Accept from now on."""
+async def listen(listening: socket.socket, admit: Admit, tasks: Tasks, limit: Callable[[], int]) -> asyncio.Server:
+    """Accept from now on. `limit`: how many may be there that have not said who they are; one more is sent away."""
     loop = asyncio.get_running_loop()
-    return await loop.create_unix_server(lambda: _Greeting(admit, tasks), sock=listening, backlog=BACKLOG)
+    door = _Door(admit, tasks, limit)
+    return await loop.create_unix_server(lambda: _Greeting(door), sock=listening, backlog=BACKLOG)
 
 
 def caller_of(connected: socket.socket) -> Caller:
@@ -89,13 +95,24 @@ def caller_of(connected: socket.socket) -> Caller:
     return Caller(pid, uid)
 
 
+class _Door:
+    """What all have in common that have not said yet who they are. `size`: bytes that they said."""
+
+    def __init__(self, admit: Admit, tasks: Tasks, limit: Callable[[], int]) -> None:
+        self.admit = admit
+        self.tasks = tasks
+        self.limit = limit
+        self.count = 0
+        self.size = 0
+
+
 class _Greeting(asyncio.Protocol):
     """Reads until it is clear who is there; then the peer takes over."""
 
-    def __init__(self, admit: Admit, tasks: Tasks) -> None:
-        self._admit = admit
-        self._tasks = tasks
+    def __init__(self, door: _Door) -> None:
+        self._door = door
         self._data = b""
+        self._size = 0
         self._ended = False
         self._admitting = False
         self._transport: asyncio.Transport | None = None
@@ -103,6 +120,10 @@ class _Greeting(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not one to isinstance
+        self._door.count += 1
+        if self._door.count > self._door.limit():
+            self._transport.abort()
+        self._wait(SILENCE)
 
     def eof_received(self) -> bool:
         self._ended = True
@@ -110,7 +131,18 @@ class _Greeting(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
         self._ended = True
+        self._leave()
+
+    def _leave(self) -> None:
+        """The peer takes over, or it is gone."""
         self._stop_waiting()
+        self._door.count -= 1
+        self._door.size -= self._size
+
+    def _wait(self, seconds: float) -> None:
+        self._stop_waiting()
+        assert self._transport is not None
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self._transport.abort)
 
     def _stop_waiting(self) -> None:
         if self._deadline is not None:
@@ -118,35 +150,43 @@ class _Greeting(asyncio.Protocol):
             self._deadline = None
 
     def data_received(self, data: bytes) -> None:
+        if not self._data:
+            self._wait(GREETING)
         self._data += data
-        if self._admitting or self._transport is None:
+        self._size += len(data)
+        self._door.size += len(data)
+        if self._admitting or self._transport is None or self._transport.is_closing():
             return
         start = self._data[: len(shimlink.MAGIC)]
         if start != shimlink.MAGIC[: len(start)]:
             self._begin(None)
         elif len(start) == len(shimlink.MAGIC):
-            try:
-                found = shimlink.read_hello(self._data)
-            except ValueError as error:
-                self._refuse(str(error), None, is_shim=True)
-                return
-            if found is not None:
-                hello, self._data = found
-                self._begin(hello)
-        if self._deadline is None and not self._admitting:
-            self._deadline = asyncio.get_running_loop().call_later(GREETING, self._transport.abort)
+            self._hear()
+
+    def _hear(self) -> None:
+        """A shim, as it seems."""
+        try:
+            if self._door.size > HELLOS:
+                raise ValueError("too many shims connect at once: try again in a moment")
+            found = shimlink.read_hello(self._data)
+        except ValueError as error:
+            self._refuse(str(error), None, is_shim=True)
+            return
+        if found is not None:
+            hello, self._data = found
+            self._begin(hello)
 
     def _begin(self, hello: Hello | None) -> None:
         self._stop_waiting()
         self._admitting = True
         assert self._transport is not None
         self._transport.pause_reading()
-        self._tasks.spawn(self._take_over(self._transport, hello), name="admit")
+        self._door.tasks.spawn(self._take_over(self._transport, hello), name="admit")
 
     async def _take_over(self, transport: asyncio.Transport, hello: Hello | None) -> None:
         connected = transport.get_extra_info("socket")
         try:
-            peer = await self._admit(hello, caller_of(connected))
+            peer = await self._door.admit(hello, caller_of(connected))
         except AcpdError as error:
             self._refuse(str(error), error, is_shim=hello is not None)
             return
@@ -156,6 +196,7 @@ class _Greeting(asyncio.Protocol):
         with contextlib.suppress(OSError):
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         transport.set_protocol(peer)
+        self._leave()
         peer.use_writer(transport)
         if hello is not None:
             transport.write(shimlink.answer())

@@ -30,7 +30,9 @@ from acpd_backends.records import BRANCHED, KIND, NONE, SIZE, Irregular, Record,
 WINDOW_LINES = 2000
 WINDOW_BYTES = 1 << 20
 _FIRST = 1 << 16
-_CHUNK = 1 << 19
+_CHUNK = 1 << 17
+"""Bytes of one read, and so of most windows. Four times as much saves a tenth of a read's time and costs each client that is
+behind 3 MiB more."""
 _LINE = 1 << 12
 _KEPT = ("config", "commands", "usage", "info", "plan", "link")
 

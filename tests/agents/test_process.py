@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from acpd.agents import process
+from acpd.agents.link import AgentLink
 from acpd.agents.pool import end_leftovers
 from acpd.config import AgentChoice
 from acpd.errors import AgentError, AgentExited, AgentNotFound, AgentTimeout, RequestError, StoreError
@@ -171,6 +172,17 @@ async def test_a_cancelled_start_leaves_no_process(house: House) -> None:
         await asyncio.sleep(0)
     await asyncio.to_thread(proc.assert_none_left, house.mark)
     assert {} == house.pool.links
+
+
+async def test_too_many_agents(house: House) -> None:
+    """The next is refused, those count too that are being started; one that has ended makes room."""
+    house.pool.settings = SETTINGS._replace(agents=3)
+    host = house.host()
+    found = await asyncio.gather(*(house.pool.start(host, host.choice) for _ in range(5)), return_exceptions=True)
+    links = [each for each in found if isinstance(each, AgentLink)]
+    assert (3, 2) == (len(links), len([each for each in found if "raise [daemon] agents" in str(each)]))
+    await links[0].stop()
+    await house.pool.start(host, host.choice)
 
 
 async def test_stopping_ends_what_is_being_started(house: House) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,33 @@ class Bench:
         home.mkdir(parents=True, exist_ok=True)
         return home
 
-    def env(self, name: str, sync: str) -> dict[str, str]:
-        return {"ACPD_HOME": str(self.home(name)), "ACPD_STORAGE_SYNC": sync, "ACPD_STANDALONE": "1", "ACPD_LOG_LEVEL": "error"}
+    def env(self, name: str, sync: str, *, alone: bool = True) -> dict[str, str]:
+        """`alone`: one process for one client; else by shim and daemon."""
+        own = {"ACPD_STANDALONE": "1"} if alone else {"ACPD_STANDALONE": ""}
+        return {"ACPD_HOME": str(self.home(name)), "ACPD_STORAGE_SYNC": sync, "ACPD_LOG_LEVEL": "error", **own}
+
+    @contextlib.contextmanager
+    def daemon(self, name: str, sync: str, *, pinned: bool = False) -> Generator[int]:
+        """`acpd serve` for the home of this name: its pid. `pinned`: on the CPU that the kit's `--pin same` means."""
+        ready, theirs = os.pipe()
+        environment = {**os.environ, **self.env(name, sync, alone=False), "ACPD_READY_FD": str(theirs)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        cpus = os.sched_getaffinity(0)
+        if pinned:
+            os.sched_setaffinity(0, {0})
+        try:
+            process = subprocess.Popen([self.acpd, "serve"], env=environment, pass_fds=(theirs,), stdout=subprocess.DEVNULL)
+        finally:
+            os.sched_setaffinity(0, cpus)
+            os.close(theirs)
+        try:
+            with os.fdopen(ready, "rb") as said:
+                if (answer := said.readline()) != b"ready\n":
+                    raise RowFailed(f"acpd serve: {answer.decode().strip() or 'it ended'}")
+            yield process.pid
+        finally:
+            process.terminate()
+            process.wait(30)
 
     def wrap(self, agent: Sequence[str]) -> list[str]:
         """This agent behind acpd. Its sessions are kept under the name `bench`."""
@@ -94,8 +120,17 @@ class Bench:
         """The limit agent and what SDKs there are, for `--anchors`."""
         return "limit,pysdk,tssdk" if ts_sdk() else "limit,pysdk"
 
-    def kit(self, name: str, bench: str, *options: str, agent: Sequence[str] = (), sync: str = "process") -> Rows:
-        """The rows of one kit run with acpd in front of `agent`. Raises RowFailed."""
+    def kit(
+        self, name: str, bench: str, *options: str, agent: Sequence[str] = (), sync: str = "process", alone: bool = True
+    ) -> Rows:
+        """The rows of one kit run with acpd in front of `agent`: one process, or a shim and a daemon. Raises RowFailed."""
+        if alone:
+            return self._kit(name, bench, options, agent, self.env(name, sync))
+        name = f"{name}-daemon"
+        with self.daemon(name, sync, pinned="same" in options):
+            return self._kit(name, bench, options, agent, self.env(name, sync, alone=False))
+
+    def _kit(self, name: str, bench: str, options: Sequence[str], agent: Sequence[str], env: dict[str, str]) -> Rows:
         if name in self.seen:
             return self.seen[name]
         result = self.folder / f"{name}.jsonl"
@@ -103,7 +138,7 @@ class Bench:
         command += options
         if agent:
             command += ["--name", "acpd"]
-            for key, value in self.env(name, sync).items():
+            for key, value in env.items():
                 command += ["--env", f"{key}={value}"]
             command += ["--", *self.wrap(agent)]
         environment = {**os.environ, "BENCH_PYTHON": bench_python(), "BENCH_TS_SDK": ts_sdk() or ""}

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tests.bench.kit import RowFailed
@@ -79,12 +79,21 @@ def cpu(pid: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
-def _until_quiet(pid: int) -> int:
-    """The largest resident size until the process rests."""
+def nanoseconds(pid: int) -> int:
+    """CPU that the process's living threads have used."""
+    found = 0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file:
+            found += int(file.read().split()[0])
+    return found
+
+
+def _until_quiet(pids: Sequence[int]) -> int:
+    """The largest resident size until the processes rest."""
     peak, used, since, end = 0, -1, time.monotonic(), time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        peak = max(peak, rss(pid))
-        now = cpu(pid)
+        peak = max(peak, sum(map(rss, pids)))
+        now = sum(map(cpu, pids))
         if now != used:
             used, since = now, time.monotonic()
         elif time.monotonic() - since > QUIET:
@@ -93,7 +102,7 @@ def _until_quiet(pid: int) -> int:
     raise RowFailed(f"acpd did not come to rest in {PATIENCE:.0f} s")
 
 
-def _drain(client: Client, updates: int) -> tuple[int, int]:
+def _drain(client: Client, updates: int, pids: Sequence[int]) -> tuple[int, int]:
     """Read until the prompt's answer: characters of text that came, and the largest resident size meanwhile."""
     letters, peak, rest, end = 0, 0, b"", time.monotonic() + PATIENCE
     while time.monotonic() < end:
@@ -101,27 +110,62 @@ def _drain(client: Client, updates: int) -> tuple[int, int]:
         letters += lines.count(b"x") - lines.count(b"text")
         if newline and b'"stopReason"' in lines:
             return letters, peak
-        peak = max(peak, rss(client.process.pid))
+        peak = max(peak, sum(map(rss, pids)))
     raise RowFailed(f"{letters} characters of {updates * SIZE} and no answer in {PATIENCE:.0f} s")
 
 
-def measure(command: Sequence[str], env: Mapping[str, str], megabytes: int) -> Stalled:
-    """Let the agent behind `command` stream so much at a client that does not read. Raises RowFailed."""
+def _streaming(client: Client, updates: int, size: int) -> Callable[[], None]:
+    """A session; calling the result prompts it to stream."""
+    client.send(1, "initialize", {"protocolVersion": 1, "clientCapabilities": {}})
+    client.answer(1)
+    client.send(2, "session/new", {"cwd": str(ROOT), "mcpServers": []})
+    prompt = [{"type": "text", "text": f"/stream {updates} {size}"}]
+    params = {"sessionId": client.answer(2)["sessionId"], "prompt": prompt}
+    return lambda: client.send(3, "session/prompt", params)
+
+
+def measure(command: Sequence[str], env: Mapping[str, str], megabytes: int, daemon: int | None = None) -> Stalled:
+    """Let the agent behind `command` stream so much at a client that does not read. Raises RowFailed.
+
+    `daemon`: the process behind `command`, whose memory counts too.
+    """
     updates = megabytes * 1_000_000 // (SIZE + 200)
     client = Client(command, env)
+    pids = [client.process.pid, *([daemon] if daemon else ())]
     try:
-        client.send(1, "initialize", {"protocolVersion": 1, "clientCapabilities": {}})
-        client.answer(1)
-        client.send(2, "session/new", {"cwd": str(ROOT), "mcpServers": []})
-        session = client.answer(2)["sessionId"]
-        before = rss(client.process.pid)
-        client.send(
-            3, "session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": f"/stream {updates} {SIZE}"}]}
-        )
-        peak = _until_quiet(client.process.pid)
-        letters, later = _drain(client, updates)
+        stream = _streaming(client, updates, SIZE)
+        before = sum(map(rss, pids))
+        stream()
+        peak = _until_quiet(pids)
+        letters, later = _drain(client, updates, pids)
         if letters < updates * SIZE:
             raise RowFailed(f"{letters} characters of {updates * SIZE} came")
     finally:
         client.close()
     return Stalled((max(peak, later) - before) / (1 << 20), letters // SIZE)
+
+
+class Used(NamedTuple):
+    """Microseconds of CPU for one update, and updates in a second."""
+
+    shim: float
+    daemon: float
+    rate: float
+
+
+def used(command: Sequence[str], env: Mapping[str, str], updates: int, daemon: int) -> Used:
+    """What a shim and its daemon need for a stream of updates of 20 characters, their agent not counted. Raises RowFailed."""
+    client = Client(command, env)
+    pids = (client.process.pid, daemon)
+    try:
+        stream = _streaming(client, updates, 20)
+        before, started = [nanoseconds(pid) for pid in pids], time.monotonic()
+        stream()
+        rest = b""
+        while b'"stopReason"' not in rest:
+            rest = rest[-20:] + client.read()
+        seconds = time.monotonic() - started
+        taken = [(nanoseconds(pid) - earlier) / updates / 1e3 for pid, earlier in zip(pids, before, strict=True)]
+    finally:
+        client.close()
+    return Used(taken[0], taken[1], updates / seconds)

@@ -59,6 +59,18 @@ def test_a_stalled_client_loses_nothing() -> None:
     assert found.grown_mib < 8
 
 
+def test_an_editor_that_stalls_behind_a_shim_loses_nothing(tmp_path: Path) -> None:
+    """The same by shim and daemon, whose memory is counted together; and the CPU of both is measured."""
+    bench = Bench(folder=tmp_path)
+    with bench.daemon("stall", "process") as pid:
+        command, env = bench.wrap(OFFLINE), bench.env("stall", "process", alone=False)
+        used = stall.used(command, env, 2000, pid)
+        found = stall.measure(command, env, 5, pid)
+    assert 5_000_000 // 1200 == found.updates
+    assert found.grown_mib < 16
+    assert 0 < used.shim < used.daemon
+
+
 def test_a_hoarder_is_seen() -> None:
     """Row 12 on an agent that hoards 40 MiB shows that growth."""
     assert 38 < stall.measure([sys.executable, "-c", HOARDER], {}, 1).grown_mib < 60

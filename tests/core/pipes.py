@@ -75,9 +75,9 @@ class Recorded:
 class Wire:
     """A peer on two pipes, and the other side's ends of them as plain descriptors."""
 
-    def __init__(self, owner: Recorded, *, strict: bool = True, limit: int = 1 << 20) -> None:
+    def __init__(self, owner: Recorded, *, strict: bool = True, polite: bool = False, limit: int = 1 << 20) -> None:
         self.owner = owner
-        self.peer = Peer(owner, strict=strict, limit=limit)
+        self.peer = Peer(owner, strict=strict, polite=polite, limit=limit)
         self._input, self.to_peer = os.pipe()
         self.from_peer, self._output = os.pipe()
         self._open = {self.to_peer, self.from_peer}

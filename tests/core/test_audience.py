@@ -16,7 +16,7 @@ from acpd.errors import StoreError
 from acpd.scribe import RETRY_EVERY
 from acpd.session import LiveSession
 from tests.core.pipes import start
-from tests.core.world import ClockLoop, Editor, Voice, World, attach, chunk, load, prompt, put_forward
+from tests.core.world import ClockLoop, Editor, Voice, World, attach, chunk, load, prompt, put_forward, until
 from tests.support import store as logs
 
 
@@ -81,6 +81,33 @@ async def test_reading_the_log_again_waits_for_the_client_between_windows(world:
     await slow.until(lambda: attachment.live)
     assert 100 == len(slow.texts)
     assert slow.most_in_flight < 2_500_000
+
+
+class Narrow(Editor):
+    """It takes one send at a time: whoever sends to it while it is full has not waited."""
+
+    def send(self, data: bytes, /) -> None:
+        assert not self.paused
+        super().send(data)
+        self.pause()
+
+
+async def test_a_client_that_is_behind_in_many_sessions_has_one_window_in_memory(world: World) -> None:
+    """Its sessions' logs are read one window after the other, each when it has taken the one before."""
+    narrow = Narrow()
+    narrow.pause()
+    behind = []
+    for _ in range(5):
+        session, voice = await world.with_agent()
+        behind.append((attach(session, narrow), voice))
+        voice.say(*(f"{number} " + "x" * 60_000 for number in range(30)))
+
+    def all_live() -> bool:
+        narrow.resume()
+        return all(attachment.live for attachment, _ in behind)
+
+    await until(all_live)
+    assert 150 == len(narrow.texts)
 
 
 async def test_an_answer_waits_for_everything_before_it(world: World) -> None:

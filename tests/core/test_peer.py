@@ -8,8 +8,9 @@ import json
 import pytest
 
 from acpd.errors import ConnectionBroken, RequestError, Unanswered
-from acpd.peer import HIGH_WATER
+from acpd.peer import FULL, HIGH_WATER, LINES_A_TURN
 from tests.core.pipes import Recorded, Wire, joined, no_answer, start
+from tests.core.world import until
 
 
 def note(method: str) -> bytes:
@@ -156,6 +157,61 @@ async def test_a_peer_that_does_not_read_is_paused_and_says_when_it_reads_again(
         async with asyncio.timeout(10):
             await asyncio.gather(first, second)
         assert (False, 1) == (wire.peer.paused, owner.writable)
+
+
+async def test_who_does_not_read_its_answers_is_not_listened_to() -> None:
+    """A client's requests wait in its pipe while more than FULL of output waits for it; when it reads, each is answered."""
+    owner = Recorded()
+    async with Wire(owner, polite=True) as wire:
+        owner.at["a"] = lambda identifier: wire.peer.answer(identifier, b'"%b"' % (b"x" * 100_000))
+        for number in range(60):
+            wire.say(request(number, "a"))
+            await asyncio.sleep(0)
+        await until(lambda: wire.peer.held)
+        assert FULL // 100_000 < len(owner.methods) < 2 * FULL // 100_000
+        heard = await wire.hear_lines(60)
+        assert list(range(60)) == [json.loads(line)["id"] for line in heard]
+
+
+async def test_an_agent_is_listened_to_whatever_it_does_not_read() -> None:
+    """It may write all that it has before it reads again: two that wait for each other would wait for ever."""
+    owner = Recorded()
+    async with Wire(owner) as wire:
+        owner.at["a"] = lambda identifier: wire.peer.answer(identifier, b'"%b"' % (b"x" * 100_000))
+        wire.say(b"".join(request(number, "a") for number in range(60)))
+        await owner.until(lambda: len(owner.methods) == 60)
+        assert not wire.peer.held
+
+
+async def test_a_client_that_is_lost_while_its_output_is_full_is_closed() -> None:
+    """What it had said is handled first: nobody waits for it to read."""
+    owner = Recorded()
+    async with Wire(owner, polite=True) as wire:
+        owner.at["a"] = lambda identifier: wire.peer.answer(identifier, b'"%b"' % (b"x" * 2 * FULL))
+        wire.say(request(1, "a"))
+        await until(lambda: wire.peer.held)
+        wire.say(note("b"))
+        wire.peer.data_received(note("c"))
+        wire.hang_up()
+        await owner.closed.wait()
+        assert "c" in owner.methods
+
+
+async def test_many_lines_at_once_are_handled_in_turns() -> None:
+    """Between so many lines of one client everything else on the loop has its turn."""
+    owner = Recorded()
+    async with Wire(owner, polite=True) as wire:
+        seen: list[int] = []
+
+        def look() -> None:
+            seen.append(len(owner.methods))
+            if seen[-1] < 10 * LINES_A_TURN:
+                asyncio.get_running_loop().call_soon(look)
+
+        look()
+        wire.peer.data_received(note("a") * (10 * LINES_A_TURN))
+        await owner.until(lambda: len(owner.methods) == 10 * LINES_A_TURN)
+        assert {LINES_A_TURN * turn for turn in range(11)} == set(seen)
 
 
 async def test_waiting_for_a_peer_that_goes_away_ends() -> None:

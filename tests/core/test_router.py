@@ -12,6 +12,7 @@ import pytest
 from acpd import adoption
 from acpd.audience import Audience
 from acpd.errors import RequestError, StoreError
+from acpd.router import REQUESTS
 from acpd.storage.contract import Key, Row
 from tests.agents.house import House
 from tests.core.desk import desk
@@ -48,6 +49,18 @@ async def test_unknown_methods(house: House) -> None:
         session = await one.new()
         answer = await one.ask("_test/echo", sessionId=session, deep={"sessionId": session})
         assert (True, session) == (answer["echo"]["sessionId"] != session, answer["echo"]["deep"]["sessionId"])
+
+
+async def test_too_many_requests_at_once(house: House) -> None:
+    """What comes behind the 256th that is under way is refused, and says what to do; prompts of open sessions do not count."""
+    async with desk(house, house.host()) as one:
+        session = await one.new()
+        asked = [start(one.ask("_test/echo", number=number)) for number in range(REQUESTS + 10)]
+        prompted = start(one.prompt(session, "say hello"))
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert 10 == len([each for each in answers if isinstance(each, RequestError) and "wait for one" in str(each)])
+        assert REQUESTS == len([each for each in answers if isinstance(each, dict)])
+        assert {"stopReason": "end_turn"} == await prompted
 
 
 async def test_a_whole_conversation(house: House) -> None:

@@ -1,5 +1,5 @@
 """`python -m tests.soak [--seconds 300] [--sessions 50] [--seed N]`: one acpd, many sessions, everything at once; before it
-four processes that write one store.
+four processes that write one store, and a daemon with a crowd of clients (`--daemon 120`, crowd.py).
 
 Prompts, cancels, permissions, closes, loads, forks, deletes, and agents that are killed. At the end: every request was
 answered once, memory and descriptors did not grow, no process is left, every log is whole.
@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.soak.crowd import crowd, told
 from tests.soak.writers import write_together
 from tests.support import commands, proc, store
 from tests.support.client import Client
@@ -24,6 +25,8 @@ from tests.support.client import Client
 MIB = 1 << 20
 GROWTH = 48 * MIB
 """How much resident memory may grow between the end of the first quarter and the end."""
+P99, GREW = 20, 1.05
+"""Of a daemon with a crowd: the p99 of a prompt in pinned p50s, its memory at the end in that after a quarter of the time."""
 PROMPTS = ["say hello", "chunks 40", "slow 20 20", "think hard", "tool file", "ask", "fail", "something else"]
 STEP = 0.02
 """Seconds between two actions; answers are taken as they come."""
@@ -142,10 +145,25 @@ def main() -> int:
     parser.add_argument(
         "--together", type=float, default=30, metavar="SECONDS", help="four processes on one store, on each backend; 0: not"
     )
+    parser.add_argument(
+        "--daemon", type=float, default=120, metavar="SECONDS", help="one daemon, 1,000 connections, 50 turns at once; 0: not"
+    )
     options = parser.parse_args()
     if options.together:
         together(options.together, options.seed)
-    return alone(options)
+    crowded(options.daemon)
+    return alone(options) if options.seconds else 0
+
+
+def crowded(seconds: float) -> None:
+    """Judged by the figures of the same run: p99 and memory."""
+    if seconds:
+        with tempfile.TemporaryDirectory(prefix="acpd-soak-") as folder:
+            found = crowd(Path(folder), seconds)
+        print(f"soak: a daemon with 1,000 connections, 200 sessions, 50 turns at once for {seconds:g} s: {told(found)}")
+        print(f"soak: load {os.getloadavg()[0]:.1f}; targets: p99 <= {P99:g}x the pinned p50, memory <= +{GREW - 1:.0%}")
+        assert found.p99 <= P99 * found.pinned, "prompts wait too long"
+        assert found.late <= GREW * found.early, "the daemon's memory grows"
 
 
 def together(seconds: float, seed: int) -> None:
