@@ -55,7 +55,8 @@ def stop(mark: str, home: Path, *, within: float = 20.0) -> None:
         os.kill(pid, signal.SIGTERM)
         proc.assert_gone(pid, within=within)
     proc.assert_none_left(mark)
-    assert [] == left(home)
+    found = left(home)
+    assert [] == found, f"left over: {found}"
 
 
 def left(home: Path) -> list[str]:
