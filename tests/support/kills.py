@@ -115,7 +115,8 @@ def check_answers(client: Client, sent: Sequence[Sent], log: store.Log) -> None:
 def assert_in_order(log: store.Log, sent: Sequence[Sent]) -> None:
     """The prompts of one client began in the order in which it sent them."""
     texts = [_text(each.params) for each in sent if each.method == "session/prompt" and each.params["sessionId"] == log.id]
-    assert texts == [text for entry in log.of("prompt") if (text := entry["prompt"][0]["text"]) in texts]
+    begun = [text for entry in log.of("prompt") if (text := entry["prompt"][0]["text"]) in texts]
+    assert texts == begun, f"sent {texts}, begun {begun}"
 
 
 def _text(params: Json) -> str:

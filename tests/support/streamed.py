@@ -106,6 +106,6 @@ def view_of_log(log: store.Log) -> View:
 
 def assert_same_view(stored: View, loaded: View) -> None:
     """The same messages, calls and plan; a call that was left open may have been closed."""
-    assert stored.timeline == loaded.timeline
-    assert stored.closed().tools == loaded.closed().tools
-    assert stored.plan == loaded.plan
+    assert stored.timeline == loaded.timeline, f"the log says {stored.texts}, and a client shows {loaded.texts}"
+    assert stored.closed().tools == loaded.closed().tools, f"the log has {stored.tools}, and a client shows {loaded.tools}"
+    assert stored.plan == loaded.plan, f"the log has {stored.plan}, and a client shows {loaded.plan}"
