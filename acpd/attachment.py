@@ -102,6 +102,10 @@ class Attachment:
             frames = b"\n".join(frames.split(b"\n")[self.skip :])
         return cursors.placed(self._name, seq, frames)
 
+    def unplaced(self, frame: bytes) -> bytes:
+        """A frame that is in no log, as this client gets it."""
+        return b"- - %b" % frame if self._name else frame
+
     def placed_in_replay(self, until: int, number: int, frame: bytes) -> bytes:
         """The frame that has this number in a replay up to `until`."""
         return b"%b:r%d.%d - %b" % (self._name, until, number, frame) if self._name else frame
