@@ -137,7 +137,7 @@ class Chain:
             assert 0 == client.wait_exit()
             client.stop()
             client.assert_clean()
-        daemons.stop(self.mark, self.home)
+        daemons.stop(self.mark, self.home, killed=True)
         store.check_store(self.home)
 
 
