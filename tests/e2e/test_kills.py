@@ -100,12 +100,16 @@ class Chain:
     def settle(self) -> None:
         """Until all that was asked is answered, on both sides."""
         ids = [sent.id for sent in self.editor.sent[self.checked :]]
-        self.editor.wait("all answers", lambda: self.say_yes() or all(map(self.editor.answers, ids)), within=WITHIN)
+        self.editor.wait("all answers", lambda: self._answered(ids), within=WITHIN)
         if self.loading is not None:
             session, since, ident = self.loading
             self.seats[session] = Seat(self.editor, session, since, self.editor.answer(ident))
             self.loading = None
         self.editor.call("session/list", {}, within=WITHIN)
+
+    def _answered(self, ids: list[Any]) -> bool:
+        self.say_yes()
+        return all(map(self.editor.answers, ids))
 
     def say_yes(self) -> None:
         """To each permission that was asked for, also to one that was taken back meanwhile."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.acpd import run
-from tests.support import fold, proc, store
+from tests.support import fold, store
 from tests.support.client import Client, Json
 from tests.support.scripted import Stage, after, failing, prompt_params, until
 from tests.support.walk import below

@@ -5,6 +5,7 @@ It is nobody's child, so only /proc knows it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
@@ -24,7 +25,8 @@ _STAYS = {"acpd.start"}
 
 def pids(mark: str) -> list[int]:
     """Of the daemons of this case, also of one that is starting."""
-    return [process.pid for process in proc.marked(mark) if " serve" in process.command]
+    found = {process.pid for process in proc.marked(mark) if " serve" in process.command}
+    return sorted(pid for pid in found if proc.parent(pid) not in found)  # a child that is becoming an agent is none
 
 
 def wait(mark: str, *, within: float = 20.0) -> int:
@@ -56,7 +58,8 @@ def stop(mark: str, home: Path, *, killed: bool = False, within: float = 20.0) -
     until that session is removed; nobody holds it.
     """
     for pid in pids(mark):
-        os.kill(pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
         proc.assert_gone(pid, within=within)
     proc.assert_none_left(mark)
     found = [path for path in left(home) if not killed or "/.acpd/locks/" not in path]
