@@ -16,7 +16,7 @@ ALSO_BY_DAEMON = {"test_v1_asks", "test_v1_services", "test_v1_sessions", "test_
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "play" in metafunc.fixturenames:
         ways: list[object] = ["standalone"]
-        if metafunc.module.__name__.rpartition(".")[2] in ALSO_BY_DAEMON:
+        if metafunc.definition.path.stem in ALSO_BY_DAEMON:
             ways.append(pytest.param("daemon", marks=pytest.mark.e2e))
         metafunc.parametrize("play", ways, indirect=True)
 
