@@ -112,6 +112,10 @@ class Attachment:
             return self.placed(item.seq, item.frame)
         return cursors.each_placed(self._name, item.seq - item.lines + 1, item.frame)
 
+    def unplaced(self, frame: bytes) -> bytes:
+        """A frame that is in no log, as this client gets it."""
+        return b"- - %b" % frame if self._name else frame
+
     def placed_in_replay(self, until: int, number: int, frame: bytes) -> bytes:
         """The frame that has this number in a replay up to `until`."""
         return b"%b:r%d.%d - %b" % (self._name, until, number, frame) if self._name else frame

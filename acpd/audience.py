@@ -233,7 +233,7 @@ class Audience:
         """A frame that is not stored, to every client that may get this kind and reads."""
         for attachment in self.attachments:
             if kind in attachment.client.kinds and not attachment.client.paused:
-                attachment.client.send(frame)
+                attachment.client.send(attachment.unplaced(frame))
 
     def notice(self, severity: str, title: str, description: str) -> None:
         """Something passing for the user: a `notice` where the client knows them, else a message. Not stored."""

@@ -189,12 +189,12 @@ class AgentLink:
             await self._process.stop(self.id, self._grace)
         if closing is not None:
             await closing
-        self.on_gone(self)
         for leave in (self._runtime.trim_stderr, self._runtime.forget):
             try:
                 await asyncio.to_thread(leave, self.id)
             except StoreError as error:  # the agent is stopped all the same; the next acpd clears what is left
                 self.on_noise(f"its files: {error}")
+        self.on_gone(self)  # last: who stops all agents waits for their files too
 
     # -- what the session says to it
 

@@ -36,6 +36,29 @@ async def test_a_started_agent(house: House) -> None:
     assert ([], {}) == (await house.recorded(), house.pool.links)
 
 
+async def test_stopping_waits_for_the_files_of_an_agent_that_is_being_stopped(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that somebody has just stopped leaves no record, though all tasks are cancelled behind the pool's stop."""
+    link = await house.start(house.host())
+    reached, go = threading.Event(), threading.Event()
+    trim = house.runtime.trim_stderr
+
+    def slow(link_id: str) -> None:
+        reached.set()
+        assert go.wait(10)
+        trim(link_id)
+
+    monkeypatch.setattr(house.runtime, "trim_stderr", slow)
+    stopping = house.tasks.spawn(link.stop(), name="stop")
+    await until(reached.is_set)
+    asyncio.get_running_loop().call_later(0.05, go.set)
+    await house.pool.stop()
+    await house.tasks.cancel()
+    assert ([], {}) == (await house.recorded(), house.pool.links)
+    assert stopping.done()
+
+
 async def test_an_agent_inherits_three_descriptors(house: House) -> None:
     """An inherited far end would let an agent's tools forge answers."""
     with (house.root / "open").open("wb") as other:

@@ -359,6 +359,21 @@ async def test_notices_go_to_those_who_know_them(world: World) -> None:
     assert before == world.log(session).entries
 
 
+async def test_what_is_not_stored_reaches_a_shim_with_a_prefix(world: World) -> None:
+    """A frame without a place in the log has the prefix that every line to a shim has: without one the shim ends."""
+
+    class Shim(Editor):
+        def send(self, data: bytes, /) -> None:
+            self.raw.append(data)
+
+    session, _ = await world.with_agent()
+    shim = Shim({"session": {"notices": {}}})
+    shim.token = "t"
+    attach(session, shim)
+    session.audience.notify(b'{"a":1}\n', "notice")
+    assert b'- - {"a":1}\n' == shim.raw[-1]
+
+
 # -- everything at once, against a model: the log
 
 VERBS = [

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import commands, proc, store
+from tests.support import commands, daemons, proc, store
 from tests.support.client import Client, Json, RpcError
 from tests.support.walk import sizes
 
@@ -21,17 +21,23 @@ MIB = 1 << 20
 
 
 class Stage:
-    """A store with the witness in it, and an acpd around the bad agent."""
+    """A store with the witness in it, and an acpd around the bad agent, by itself or by a daemon."""
 
-    def __init__(self, tmp: Path) -> None:
+    def __init__(self, tmp: Path, way: str) -> None:
         self.tmp = tmp
         self.home = tmp / "home"
         self.mark = proc.new_mark()
-        self.env = {"ACP_STATE": str(tmp / "witness.json")}  # so that the healthy agent knows its session again
+        self.by_daemon = way == "daemon"
+        self.env = {
+            **daemons.BY[way],
+            "ACP_STATE": str(tmp / "witness.json"),
+        }  # so that the healthy agent knows its session again
         with Client(commands.wrapping("good_agent"), self.home, mark=self.mark, env=self.env) as client:
             client.initialize()
             self.witness = client.new(tmp)
             assert "end_turn" == client.prompt(self.witness, "say before")
+        if self.by_daemon:
+            daemons.stop(self.mark, self.home)
         self.client: Client | None = None
 
     def start(self, agent: str, **env: str) -> Client:
@@ -39,6 +45,12 @@ class Stage:
         self.client = Client(commands.wrapping(agent), self.home, mark=self.mark, env=self.env | env)
         self.client.initialize()
         return self.client
+
+    @property
+    def pid(self) -> int:
+        """Of the process that has the agents."""
+        assert self.client is not None
+        return daemons.wait(self.mark) if self.by_daemon else self.client.pid
 
     def load_witness(self) -> None:
         assert self.client is not None
@@ -59,13 +71,16 @@ class Stage:
         assert 0 == self.client.wait_exit()
         self.client.stop()
         self.client.assert_clean()
+        if self.by_daemon:
+            assert "" == self.client.stderr(), "this was no shim"
+            daemons.stop(self.mark, self.home)
         proc.assert_none_left(self.mark)
         return store.check_store(self.home)
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path)
+@pytest.fixture(params=["standalone", pytest.param("daemon", marks=pytest.mark.e2e)])
+def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    made = Stage(tmp_path, request.param)
     yield made
     if made.client is not None:
         made.client.stop()
@@ -162,11 +177,11 @@ def test_a_flood_on_stderr_is_drained_and_bounded(stage: Stage) -> None:
     client = stage.start("floods_stderr")
     session = client.new(stage.tmp)
     client.prompt(session, "first")
-    before = proc.rss(client.pid)
+    before = proc.rss(stage.pid)
     for turn in range(8):
         assert "end_turn" == client.prompt(session, f"turn {turn}")
     assert "still here" * 9 == client.text(session)
-    assert proc.rss(client.pid) - before < 8 * MIB
+    assert proc.rss(stage.pid) - before < 8 * MIB
     stage.finish()
     assert client.stderr_path.stat().st_size < 64 << 10
     held = sizes(stage.home)

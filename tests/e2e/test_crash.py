@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import commands, proc, store
+from tests.support import commands, proc, store, streamed
 from tests.support.client import Client, Line
-from tests.support.fold import View, fold, prompt
+from tests.support.fold import fold
 
 POINTS = 10
 """Kills of one chain."""
@@ -81,16 +81,8 @@ class Chain:
             for answer in client.answers(sent.id):
                 self.exchanges.append(store.Exchange(sent.method, sent.params, answer.message))
         store.check_answered({self.session: log}, self.exchanges)
-        self.check_said(log)
+        streamed.check_said(log, self.trace)
         self.before = log
-
-    def check_said(self, log: store.Log) -> None:
-        """The agent got no prompt that is not in the log, none twice; what is stored is the beginning of what it said."""
-        said = said_by_prompt(self.trace)
-        stored = stored_by_prompt(log)
-        assert set(said) <= set(stored), "the agent got a prompt that is not in the log"
-        for text, updates in stored.items():
-            check_prefix(updates, said.get(text, []))
 
     def check_loaded(self, client: Client) -> None:
         """The replay is the whole log; the turn that was open is interrupted and the user is told."""
@@ -99,7 +91,7 @@ class Chain:
         store.check(log)
         assert self.before.lines == log.lines[: len(self.before.lines)], "the log before the crash was changed"
         frames = [line for line in client.updates(session=self.session) if not line.is_notice]
-        assert_same_view(view_of_log(log), fold(line.params for line in frames))
+        streamed.assert_same_view(streamed.view_of_log(log), fold(line.params for line in frames))
         assert_turns_settled(log)
         if open_turn(self.before):
             assert log.of("turn")[-1]["state"] == "interrupted"
@@ -115,87 +107,12 @@ def check_shown(log: store.Log, lines: list[Line], *, after: int) -> None:
     store.check_received(log, seen)
     live = [seq for seq, _ in seen]
     stored = [
-        entry["seq"] for entry in log.of("update") if not is_notice(entry) and after < entry["seq"] <= max(live, default=0)
+        entry["seq"]
+        for entry in log.of("update")
+        if not streamed.is_notice(entry) and after < entry["seq"] <= max(live, default=0)
     ]
     live_updates = [seq for seq in live if log.entries[seq - 1]["type"] == "update"]
     assert stored == live_updates
-
-
-def said_by_prompt(trace: Path) -> dict[str, list[Json]]:
-    """What the agent says it was asked, and what it answered to each. Fails if it was asked the same twice."""
-    said: dict[str, list[Json]] = {}
-    current: list[Json] = []
-    for line in trace.read_text(encoding="utf-8").split("\n") if trace.exists() else []:
-        kind, _, text = line.partition(" ")
-        if kind == "prompt":
-            assert json.loads(text) not in said, f"the agent was given {text} twice"
-            current = said.setdefault(json.loads(text), [])
-        elif kind == "update" and _whole(text):
-            current.append(json.loads(text))
-    return said
-
-
-def _whole(text: str) -> bool:
-    """The agent may have been killed in the middle of a line of its trace."""
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
-
-
-def stored_by_prompt(log: store.Log) -> dict[str, list[Json]]:
-    found: dict[str, list[Json]] = {}
-    current: list[Json] = []
-    for entry in log.entries:
-        if entry["type"] == "prompt":
-            current = found.setdefault(entry["prompt"][0]["text"], [])
-        elif entry["type"] == "update" and not is_notice(entry):
-            current.append(entry["params"]["update"])
-    return found
-
-
-def is_notice(entry: Json) -> bool:
-    """What acpd said itself: kept for replays, no part of what the agent said."""
-    return bool((entry["params"].get("_meta") or {}).get("acpd.dev/notice"))
-
-
-def check_prefix(stored: list[Json], said: list[Json]) -> None:
-    """What is stored is what was said, from the beginning, in order; only adjacent plain chunks may be joined."""
-    rest = iter(said)
-    for update in stored:
-        got = next(rest, None)
-        assert got is not None, f"stored and never said: {update}"
-        while got != update and _joins(got, update):
-            more = next(rest, None)
-            assert more is not None, f"stored and never said: {update}"
-            got = {**got, "content": {"type": "text", "text": got["content"]["text"] + more["content"]["text"]}}
-        assert update == got
-
-
-def _joins(got: Json, update: Json) -> bool:
-    same = got["sessionUpdate"] == update["sessionUpdate"] and got.get("messageId") == update.get("messageId")
-    return same and "content" in got and len(got["content"].get("text", "")) < len(update["content"].get("text", ""))
-
-
-def view_of_log(log: store.Log) -> View:
-    """What the whole log looks like to a client."""
-    params: list[Json] = []
-    for entry, line in zip(log.entries, log.lines, strict=True):
-        if entry["type"] == "prompt":
-            params += prompt(log.id, entry["prompt"], entry["id"])
-        elif entry["type"] == "update" and not is_notice(entry):
-            text = store.stored_update(line)
-            assert text is not None
-            params.append({"sessionId": log.id, "update": json.loads(text)})
-    return fold(params)
-
-
-def assert_same_view(stored: View, loaded: View) -> None:
-    """The same messages, calls and plan; a call that was left open may have been closed."""
-    assert stored.timeline == loaded.timeline
-    assert stored.closed().tools == loaded.closed().tools
-    assert stored.plan == loaded.plan
 
 
 def open_turn(log: store.Log) -> bool:
@@ -227,7 +144,7 @@ def test_nothing_that_was_seen_is_lost(backend: str, seed: int, tmp_path: Path) 
         proc.assert_none_left(chain.mark)
         log = store.check_store(chain.home)[chain.session]
         assert "the last word" in json.dumps(log.of("prompt")[-1])
-        chain.check_said(log)
+        streamed.check_said(log, chain.trace)
     finally:
         chain.end()
 

@@ -1,4 +1,7 @@
-"""The wire corpus against acpd, with a good and with a minimal agent behind it, and the store after each case."""
+"""The wire corpus against acpd, with a good and with a minimal agent behind it, and the store after each case.
+
+Each case also through a shim and the daemon that it starts: what the editor sees is the same.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import commands, proc, store
+from tests.support import commands, daemons, proc, store
 from tests.support.paths import SHARED
 from tests.support.walk import contents
 from tests.support.wire import checks, wrong_to_agent
@@ -51,6 +56,8 @@ class RecordingPlay(PLAY.Play):  # type: ignore[name-defined,misc]  # a module l
     def __init__(self, command: list[str]) -> None:
         self.written = bytearray()
         self.received: list[list[bytes]] = []
+        self.ended = 0.0
+        """Unix time."""
         super().__init__(command, "ACPD_HOME", verbose=False)
 
     def write(self, data: bytes) -> None:
@@ -75,6 +82,7 @@ class RecordingPlay(PLAY.Play):  # type: ignore[name-defined,misc]  # a module l
         self.shut()
         try:
             self.p.wait(20)
+            self.ended = time.time()
         except subprocess.TimeoutExpired:
             self.fails.append("did not end within 20 s of the end of its stdin")
             self.p.kill()
@@ -157,9 +165,14 @@ def expectation(case: str) -> dict[str, Any]:
     return expected
 
 
-def play_case(case: str, command: list[str], tmp: Path, monkeypatch: pytest.MonkeyPatch) -> RecordingPlay:
+def play_case(
+    case: str, command: list[str], tmp: Path, monkeypatch: pytest.MonkeyPatch, *, by_daemon: bool = False
+) -> RecordingPlay:
     """Play it, check it, check the store, the wire and the processes afterwards."""
     mark = proc.new_mark()
+    if by_daemon:
+        monkeypatch.setenv("ACPD_STANDALONE", "0")
+        monkeypatch.setenv("ACPD_DAEMON_DRAIN", "0")
     monkeypatch.setenv(proc.MARK, mark)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp))
     monkeypatch.setattr(PLAY, "WAIT", 60.0 if case in LONG_WAIT else 20.0)
@@ -172,6 +185,9 @@ def play_case(case: str, command: list[str], tmp: Path, monkeypatch: pytest.Monk
     stderr = (Path(play.tmp) / "stderr").read_text(errors="replace")
     assert [] == play.fails, f"{play.fails}\n{stderr[-3000:]}"
     assert "Traceback (most recent call last)" not in stderr, stderr[-3000:]
+    if by_daemon:
+        assert "" == stderr, "this was no shim"
+        daemons.stop(mark, play.home)
     store.check_store(play.home, exchanges(play))
     assert [] == violations(play)
     proc.assert_none_left(mark)
@@ -211,6 +227,29 @@ def test_case_with_the_minimal_agent(case: str, backend: str, tmp_path: Path, mo
     """What an agent that knows four methods cannot do is acpd's doing, and the case holds all the same."""
     monkeypatch.setenv("ACPD_STORAGE_BACKEND", backend)
     play = play_case(case, commands.wrapping("minimal_agent"), tmp_path, monkeypatch)
+    assert_nowhere(CANARY, Path(play.tmp))
+
+
+def by_daemon(cases: Iterable[str], *always: str) -> list[object]:
+    """All with `make e2e`, these in every run."""
+    return [pytest.param(case, marks=[] if case in always else [pytest.mark.e2e]) for case in cases]
+
+
+@pytest.mark.parametrize("case", by_daemon(CASES, "26_load_replay", "41_eof_in_turn"))
+def test_case_by_daemon_with_the_good_agent(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through a shim every case holds; a turn whose editor went away goes on, and what ends it is the end of the daemon."""
+    play = play_case(case, commands.wrapping("good_agent"), tmp_path, monkeypatch, by_daemon=True)
+    assert_nowhere(CANARY, Path(play.tmp))
+    if case == "41_eof_in_turn":
+        (log,) = store.logs(play.home).values()
+        assert ["running", "interrupted"] == [entry["state"] for entry in log.of("turn")]
+        assert play.ended < datetime.fromisoformat(log.of("turn")[-1]["at"]).timestamp(), "the turn ended with the editor"
+
+
+@pytest.mark.parametrize("case", by_daemon([case for case in CASES if case not in NEEDS_WORDS]))
+def test_case_by_daemon_with_the_minimal_agent(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an agent that knows four methods cannot do is the daemon's doing."""
+    play = play_case(case, commands.wrapping("minimal_agent"), tmp_path, monkeypatch, by_daemon=True)
     assert_nowhere(CANARY, Path(play.tmp))
 
 

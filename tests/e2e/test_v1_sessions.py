@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.acpd import run
-from tests.support import fold, proc, store
+from tests.support import fold, store
 from tests.support.client import Client, Json
 from tests.support.scripted import Stage, after, failing, prompt_params, until
 from tests.support.walk import below
@@ -144,7 +144,7 @@ def test_no_line_of_the_replay_comes_behind_the_answer_and_none_twice(play: Stag
     assert os.path.getsize(store.log(play.home, session).path) == size
     assert "end_turn" == client.prompt(session, "say live")
     assert 1 == sum(b'"live"' in line.raw for line in client.lines)
-    assert 1 == len(proc.marked(play.mark)) - 1, "one acpd and one agent"
+    assert 1 == len(play.agents())
     play.finish(client)
 
 
@@ -256,7 +256,7 @@ def test_close_in_a_turn_ends_it_and_keeps_the_session(play: Stage) -> None:
     for ident in (running, waiting):
         assert {"stopReason": "cancelled"} == client.result(ident)
         assert client.answer(ident).number < client.answer(closing).number
-    assert 1 == len(proc.marked(play.mark)), "only acpd itself is left"
+    assert [] == play.agents()
     assert [session] == [row["sessionId"] for row in listed(client)]
     assert {} == client.call("session/close", {"sessionId": session})
     assert "end_turn" == client.prompt(session, "history")

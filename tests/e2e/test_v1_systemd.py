@@ -4,6 +4,7 @@ restrictions of the machine's unit.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -13,32 +14,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
 
 from acpd.cli.service import UNITS, units
-from tests.cli.acpd import environment
+from tests.cli.acpd import ACPD, environment
+from tests.support import daemons, proc, store
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.e2e
 
-_ANSWERS = """
-import os, signal, socket, sys
-from acpd.systemd import listen_fds, notify
-def stop(*_):
-    notify("STOPPING=1")
-    sys.exit(0)
-signal.signal(signal.SIGTERM, stop)
-(fd,) = listen_fds(os.environ, os.getpid())
-notify("READY=1")
-listener = socket.socket(fileno=fd)
-while True:
-    with listener.accept()[0] as client, client.makefile("rb") as lines:
-        number = lines.readline().split(b'"id":')[1].split(b",")[0]
-        client.sendall(b'{"jsonrpc":"2.0","id":%s,"result":{}}\\n' % number)
-"""
-DAEMON = [sys.executable, "-c", _ANSWERS]
-"""Takes its socket from whoever starts it, answers a line of JSON-RPC, ends on SIGTERM with 0."""
+Json = dict[str, Any]
+
+DAEMON = [*ACPD, "serve"]
 
 
 @pytest.fixture
@@ -55,7 +44,8 @@ def activated(tmp_path: Path, manager: socket.socket) -> Iterator[subprocess.Pop
     """systemd-socket-activate, listening; it becomes the daemon when the first client comes."""
     tool = shutil.which("systemd-socket-activate")
     assert tool, "needs systemd-socket-activate, of the package systemd"
-    env = environment(tmp_path / "home", NOTIFY_SOCKET=str(tmp_path / "notify"))
+    more = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000", proc.MARK: str(tmp_path)}
+    env = environment(tmp_path / "home", **more)
     passed = [word for name in env for word in ("-E", name)]
     command = [tool, "-l", str(tmp_path / "socket"), "--fdname=acpd", *passed, *DAEMON]
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE) as process:
@@ -65,28 +55,61 @@ def activated(tmp_path: Path, manager: socket.socket) -> Iterator[subprocess.Pop
         process.kill()
 
 
-def ask(path: Path, number: int) -> bytes:
-    """The line that answers `initialize`."""
-    with socket.socket(socket.AF_UNIX) as client, client.makefile("rb") as lines:
-        client.settimeout(20)
-        client.connect(str(path))
-        client.sendall(b'{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{"protocolVersion":1}}\n' % number)
-        return lines.readline()
+class Plain:
+    """A client on the socket, without a shim: one message a line."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(20)
+        self._socket.connect(str(path))
+        self._lines = self._socket.makefile("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def call(self, number: int, method: str, params: Json) -> tuple[Json, list[Json]]:
+        """The result, and what came before it."""
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        self._socket.sendall(json.dumps(message).encode() + b"\n")
+        before: list[Json] = []
+        while (line := json.loads(self._lines.readline())).get("id") != number:
+            before.append(line)
+        return line["result"], before
+
+
+def heard(manager: socket.socket, word: bytes) -> list[bytes]:
+    """What the manager is told until this word, and with it."""
+    words: list[bytes] = []
+    while word not in words:
+        words += manager.recv(1000).splitlines()
+    return words
 
 
 def test_a_client_starts_the_daemon(tmp_path: Path, activated: subprocess.Popen[bytes], manager: socket.socket) -> None:
-    """The first client waits while the daemon starts and is answered by it; so is the next. It says when it is ready and when
-    it stops, and the socket is left to whoever made it.
+    """The first client waits while the daemon starts and has a whole turn with it; so has the next. It says when it is ready,
+    that it lives, and when it stops; the socket is left to whoever made it, and nothing else is left.
     """
-    assert b'"id":7' in ask(tmp_path / "socket", 7)
-    assert b"READY=1" in manager.recv(1000).splitlines()
-    assert b'"id":8' in ask(tmp_path / "socket", 8)
+    for number in (7, 8):
+        with Plain(tmp_path / "socket") as client:
+            client.call(number, "initialize", {"protocolVersion": 1, "clientCapabilities": {}})
+            made, _ = client.call(number + 10, "session/new", {"cwd": str(tmp_path), "mcpServers": []})
+            params = {"sessionId": made["sessionId"], "prompt": [{"type": "text", "text": "hello"}]}
+            ended, said = client.call(number + 20, "session/prompt", params)
+        assert {"stopReason": "end_turn"} == ended
+        assert [] != [line for line in said if line["method"] == "session/update"]
+    assert b"READY=1" in heard(manager, b"WATCHDOG=1")
+    heard(manager, b"WATCHDOG=1")
     os.kill(activated.pid, signal.SIGTERM)
     assert 0 == activated.wait(20)
-    heard = manager.recv(1000)
-    while b"STOPPING=1" not in heard.splitlines():  # STATUS= and WATCHDOG= may come between
-        heard = manager.recv(1000)
+    heard(manager, b"STOPPING=1")
     assert (tmp_path / "socket").is_socket()
+    assert [] == daemons.left(tmp_path / "home")
+    proc.assert_none_left(str(tmp_path))
+    assert 2 == len(store.check_store(tmp_path / "home"))
 
 
 # -- units

@@ -83,6 +83,12 @@ def alive(pid: int) -> bool:
     return bool(stat) and stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
 
 
+def parent(pid: int) -> int:
+    """The pid of its parent; 0 when the process is gone."""
+    stat = _read(f"/proc/{pid}/stat")
+    return int(stat.rpartition(b")")[2].split()[1]) if stat else 0
+
+
 def _wait_ended(pid: int, timeout: float) -> bool:
     """True once the process has ended (also as a zombie that its parent has not fetched)."""
     try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.support import commands, proc, store
+from tests.support import commands, daemons, proc, store
 from tests.support.agent import read_wire
 from tests.support.client import WAIT, Client, Json, Line, Policy, RpcError, allow
 from tests.support.paths import ROOT
@@ -30,11 +30,23 @@ EVERYTHING: Json = {
 """Capabilities of a client that can do all of ACP v1 that acpd passes on."""
 
 
-class Stage:
-    """The folders of one test, and the acpd processes that it started. `finish` ends the newest and judges it."""
+class ByDaemon(Client):
+    """A shim. Killed is the daemon with it: what a test of a killed acpd means."""
 
-    def __init__(self, tmp: Path) -> None:
+    def kill(self) -> None:
+        super().kill()
+        daemons.kill(self.mark)
+
+
+class Stage:
+    """The folders of one test, and the acpd processes that it started. `finish` ends the newest and judges it.
+
+    `way`: "standalone", or "daemon": then each client is a shim, and to end or to kill acpd is to do so to both.
+    """
+
+    def __init__(self, tmp: Path, way: str = "standalone") -> None:
         self.tmp = tmp
+        self.way = way
         self.home = tmp / "home"
         self.cwd = tmp / "work"
         self.cwd.mkdir()
@@ -57,8 +69,10 @@ class Stage:
         env: Mapping[str, str] | None = None,
     ) -> Client:
         """A new acpd on the same store, not yet initialized."""
-        client = Client(
-            command or self.command(*options, flags=flags), self.home, mark=self.mark, policy=policy, env=env, cwd=self.tmp
+        made = ByDaemon if self.way == "daemon" else Client
+        command = command or self.command(*options, flags=flags)
+        client = made(
+            command, self.home, mark=self.mark, policy=policy, env={**daemons.BY[self.way], **(env or {})}, cwd=self.tmp
         )
         self._clients.append(client)
         return client
@@ -75,8 +89,15 @@ class Stage:
         assert 0 == client.wait_exit(), client.story()
         client.stop()
         client.assert_clean()
+        if self.way == "daemon":
+            assert "no daemon" not in client.stderr()
+            daemons.stop(self.mark, self.home)
         proc.assert_none_left(self.mark)
         return store.check_store(self.home)
+
+    def agents(self) -> list[proc.Process]:
+        """Those that run."""
+        return [each for each in proc.marked(self.mark) if str(AGENT) in each.command and " run " not in each.command]
 
     def agent_got(self, method: str = "") -> list[Json]:
         """What agents were sent so far, by all of acpd's processes."""

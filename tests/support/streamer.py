@@ -1,7 +1,9 @@
-"""An ACP agent that streams a seeded mixture of updates: `stream SEED COUNT [MICROSECONDS]` in the prompt.
+"""An ACP agent that streams a seeded mixture of updates: `stream SEED COUNT [MICROSECONDS]` in the prompt. `ask NAME`: it asks
+for a permission and says what it heard.
 
 Standard library only; run as a program. STREAM_TRACE=FILE: every prompt that it got and every update that it sent
-is a line there, written before it is sent. STREAM_DEAF=1: it ignores SIGTERM, the end of stdin and broken pipes.
+is a line there, written before it is sent; `%p` in the name is its pid. STREAM_DEAF=1: it ignores SIGTERM, the end of
+stdin and broken pipes.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class Agent:
     """One connection."""
 
     def __init__(self) -> None:
-        self._trace = os.environ.get("STREAM_TRACE")
+        self._trace = os.environ.get("STREAM_TRACE", "").replace("%p", str(os.getpid()))
         self._made = 0
 
     def write(self, text: str) -> None:
@@ -112,9 +114,30 @@ class Agent:
             for update in updates(int(words[1]), int(words[2])):
                 self._update(params["sessionId"], update)
                 time.sleep(pause)
+        elif words and words[0] == "ask":
+            self._ask(params["sessionId"], words[1])
         else:
             self._update(params["sessionId"], _chunk("agent_message_chunk", text))
         self.write(json.dumps({"jsonrpc": "2.0", "id": ident, "result": {"stopReason": "end_turn"}}))
+
+    def _ask(self, session: str, name: str) -> None:
+        """Nothing else is read meanwhile but the answer, and a cancel, which is answered by whoever was asked."""
+        call = {"toolCallId": f"call-{name}", "title": "Write", "kind": "edit", "status": "pending"}
+        self._update(session, json.dumps({"sessionUpdate": "tool_call", **call}))
+        options = [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]
+        params = {"sessionId": session, "toolCall": call, "options": options}
+        self.write(
+            json.dumps({"jsonrpc": "2.0", "id": f"ask-{name}", "method": "session/request_permission", "params": params})
+        )
+        for line in sys.stdin:
+            message = json.loads(line)
+            if message.get("id") == f"ask-{name}":
+                outcome = (message.get("result") or {}).get("outcome") or {}
+                heard = outcome.get("optionId") or outcome.get("outcome") or "an error"
+                self._update(session, json.dumps({"sessionUpdate": "tool_call_update", **call, "status": "completed"}))
+                self._update(session, _chunk("agent_message_chunk", f"{name}: {heard} "))
+                return
+        os._exit(0)  # nobody is there any more
 
     def _update(self, session: str, update: str) -> None:
         self.trace("update " + update)
