@@ -124,7 +124,7 @@ def test_two_clients(house: ThreadHouse, pytestconfig: pytest.Config) -> None:
 @pytest.mark.e2e
 def test_two_clients_for_long(house: ThreadHouse, pytestconfig: pytest.Config) -> None:
     """The same, many times."""
-    play(house, 60, 40, seeded=is_seeded(pytestconfig))
+    play(house, 25, 30, seeded=is_seeded(pytestconfig))
 
 
 # Planted bugs: each must be found
@@ -243,7 +243,7 @@ PLANTED = {
     _not_withdrawn: "must be told",
     _newcomer_not_asked: "must be told|for an ask",
     _late_cancel: "ended .*cancelled",
-    _leaving_cancels: "was closed by acpd|was told something else",
+    _leaving_cancels: "was closed by acpd",
     _replay_again: "not in order, or twice|what had been before",
 }
 """Each with what the machine says of it."""

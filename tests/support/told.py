@@ -202,10 +202,10 @@ def is_told(sitting: Sitting, record: Record, deeds: Deeds) -> bool:
 def check(record: Record, deeds: Deeds, *, strict: bool) -> None:
     """Raises AssertionError. `strict`: nobody can be behind, so whoever was there was asked."""
     _check_order(record, deeds)
-    for sent in deeds.sent:
-        _check_end(sent, record, deeds)
     for ask in record.asks:
         _check_ask(ask, record, deeds)
+    for sent in deeds.sent:
+        _check_end(sent, record, deeds)
     for sitting in deeds.sittings:
         _check_asked(sitting, record, deeds, strict=strict)
         _check_stream(sitting, record, deeds)
@@ -280,7 +280,9 @@ def _check_ask(ask: str, record: Record, deeds: Deeds) -> None:
         assert [] == certain, f"{ask} was answered and is still open"
         return
     if answers[0]["by"] != "client":
-        assert deeds.cancels, f"{ask} was closed by {answers[0]['by']}"
+        sent = next(each for each in deeds.sent if each.number == record.asks[ask])
+        assert answers[0]["by"] == "cancel", f"{ask} was closed by {answers[0]['by']}"
+        assert any(epoch >= sent.epoch for epoch in deeds.cancels), f"{ask} was cancelled by nobody"
         return
     winners = _winners(ask, record, deeds)
     assert winners, f"nobody gave this answer: {answers[0]}"
