@@ -46,7 +46,17 @@ class Editor:
     Use as a context manager: leaving it ends the client as its SDK does it, and kills what does not end.
     """
 
-    def __init__(self, launch: Launch, command: Sequence[str], env: Mapping[str, str], place: Place, tag: str) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        place: Place,
+        tag: str,
+        on_event: Callable[[Json], None] = lambda _: None,
+    ) -> None:
+        """`on_event` is called in the reader's thread, for each event."""
+        self._on_event = on_event
         self.shown: list[Json] = []
         self.events: list[Json] = []
         self.tag = tag
@@ -130,8 +140,14 @@ class Editor:
                 if event["event"] == "update":
                     self.shown.append(event["params"])
                 self._changed.notify_all()
+            self._on_event(event)
         with self._changed:
             self._changed.notify_all()
+
+    def kill(self) -> None:
+        """Kill -9 the client itself."""
+        self.process.kill()
+        self._end(10.0)
 
     def _trouble(self) -> str:
         return f"\nlast events: {self.events[-4:]}\nstderr: {self.stderr.read_text(errors='replace')[-2500:]}"

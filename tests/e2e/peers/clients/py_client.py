@@ -4,9 +4,11 @@
 """A client on the official Python SDK: steps in on stdin, events out on stdout, one JSON line each.
 
 argv[1] is `{"command": [...], "env": {...}, "cwd": "..."}`. Steps: initialize, authenticate, new, load, resume, list,
-close, set_mode, prompt (with `cancelAfter`: cancel once that many updates of this prompt came), policy (the kind of
-permission option to choose, "cancelled", or "hold": never answer). Events: result, error, update (params as received),
-handled (the SDK gave an update to its handler), permission, closed. The end of stdin ends the connection.
+close, set_mode, prompt (with `cancelAfter`: cancel once that many updates of this prompt came), cancel, nonsense (a request of
+an unknown method), policy (the kind of permission option to choose, "cancelled", "hold": never answer, or "told": as a step
+choose says, with toolCallId and optionId). A step with `apart` is not waited for. Events: result, error, update (params as
+received), asked and withdrawn (id, as received), replied (id: an answer leaves), handled (the SDK gave an update to its
+handler), permission, closed. The end of stdin ends the connection.
 """
 
 from __future__ import annotations
@@ -36,6 +38,13 @@ class Editor(acp.Client):
 
     policy = "allow_once"
 
+    def __init__(self) -> None:
+        self._choices: dict[str, asyncio.Future[str]] = {}
+
+    def choice(self, tool_call_id: str) -> asyncio.Future[str]:
+        """What is, or will be, chosen there."""
+        return self._choices.setdefault(tool_call_id, asyncio.get_running_loop().create_future())
+
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
         """The SDK understood an update."""
         emit("handled", sessionId=session_id, kind=update.session_update)
@@ -48,6 +57,8 @@ class Editor(acp.Client):
         emit("permission", sessionId=session_id, toolCallId=tool_call.tool_call_id, chosen=chosen)
         if self.policy == "hold":
             await asyncio.Event().wait()
+        if self.policy == "told":
+            chosen = await self.choice(tool_call.tool_call_id)
         if chosen is None:
             return acp.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
         return acp.RequestPermissionResponse(outcome=schema.AllowedOutcome(outcome="selected", option_id=chosen))
@@ -63,10 +74,24 @@ class Driver:
         self.reached = asyncio.Event()
 
     def observe(self, event: StreamEvent) -> None:
-        """Report every update as it came, before the SDK looks at it."""
-        if event.direction is not StreamDirection.INCOMING or event.message.get("method") != "session/update":
+        """Report every update and question as it came, before the SDK looks at it, and every answer as it leaves."""
+        message: dict[str, Any] = event.message
+        if event.direction is not StreamDirection.INCOMING:
+            if "method" not in message:
+                emit("replied", id=message["id"])
             return
-        emit("update", params=event.message.get("params"))
+        match message.get("method"):
+            case "session/request_permission":
+                emit("asked", id=message["id"], params=message["params"])
+            case "$/cancel_request":
+                emit("withdrawn", id=message["params"]["requestId"])
+            case "session/update":
+                self.updated(message.get("params"))
+            case _:
+                pass
+
+    def updated(self, params: Any) -> None:
+        emit("update", params=params)
         self.count += 1
         if self.cancel_at is not None and self.count >= self.cancel_at:
             self.reached.set()
@@ -96,6 +121,15 @@ class Driver:
             case "policy":
                 self.editor.policy = step["kind"]
                 return None
+            case "choose":
+                choice = self.editor.choice(step["toolCallId"])
+                if not choice.done():  # the SDK has withdrawn it meanwhile
+                    choice.set_result(step["optionId"])
+                return None
+            case "cancel":
+                return await conn.cancel(session)
+            case "nonsense":
+                return await conn.ext_method("acpd/nonsense", {})
             case "prompt":
                 return await self.prompt(conn, session, step)
             case other:
@@ -121,18 +155,30 @@ async def run(conn: acp.Agent, driver: Driver) -> None:
     steps = asyncio.StreamReader(limit=LIMIT)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(steps), sys.stdin)
     number = 0
+    apart: set[asyncio.Task[None]] = set()
     while line := await steps.readline():
         step = json.loads(line)
-        try:
-            result = await driver.step(conn, step)
-        except acp.RequestError as error:
-            emit("error", step=number, code=error.code, message=str(error), data=error.data)
-        except ConnectionError as error:
-            emit("error", step=number, code=None, message=str(error))
+        if step.get("apart"):
+            task = asyncio.create_task(carry_out(conn, driver, number, step))  # noqa: TID251  (acpd is not installed here)
+            apart.add(task)
+            task.add_done_callback(apart.discard)
+            await asyncio.sleep(0)  # its request leaves before that of the next step
         else:
-            plain = result.model_dump(mode="json", by_alias=True, exclude_none=True) if result is not None else None
-            emit("result", step=number, op=step["op"], result=plain)
+            await carry_out(conn, driver, number, step)
         number += 1
+
+
+async def carry_out(conn: acp.Agent, driver: Driver, number: int, step: dict[str, Any]) -> None:
+    """Do one step and report how it went."""
+    try:
+        result = await driver.step(conn, step)
+    except acp.RequestError as error:
+        emit("error", step=number, code=error.code, message=str(error), data=error.data)
+    except ConnectionError as error:
+        emit("error", step=number, code=None, message=str(error))
+    else:
+        plain = result.model_dump(mode="json", by_alias=True, exclude_none=True) if result is not None else None
+        emit("result", step=number, op=step["op"], result=plain)
 
 
 async def main() -> None:

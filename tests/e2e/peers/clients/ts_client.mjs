@@ -10,10 +10,22 @@ const emit = (event, fields) => process.stdout.write(`${JSON.stringify({ event, 
 let policy = "allow_once";
 let count = 0;
 let atCount = () => {};
+const choices = new Map(); // from a toolCallId to what is chosen there
 
-// every update as it came, before the SDK looks at it
+function choice(toolCallId) {
+  if (!choices.has(toolCallId)) {
+    const made = {};
+    made.option = new Promise((resolve) => (made.choose = resolve));
+    choices.set(toolCallId, made);
+  }
+  return choices.get(toolCallId);
+}
+
+// every update and question as it came, before the SDK looks at it
 const observe = new TransformStream({
   transform(message, controller) {
+    if (message.method === "session/request_permission") emit("asked", { id: message.id, params: message.params });
+    if (message.method === "$/cancel_request") emit("withdrawn", { id: message.params.requestId });
     if (message.method === "session/update") {
       emit("update", { params: message.params });
       count += 1;
@@ -23,10 +35,20 @@ const observe = new TransformStream({
   },
 });
 
+// every answer as it leaves
+const replies = new TransformStream({
+  transform(message, controller) {
+    if (message.method === undefined) emit("replied", { id: message.id });
+    controller.enqueue(message);
+  },
+});
+
 function permission({ params }) {
   const chosen = params.options.find(({ kind }) => kind === policy)?.optionId ?? null; // by kind, never by place or id
   emit("permission", { sessionId: params.sessionId, toolCallId: params.toolCall.toolCallId, chosen });
   if (policy === "hold") return new Promise(() => {}); // never answer
+  if (policy === "told")
+    return choice(params.toolCall.toolCallId).option.then((optionId) => ({ outcome: { outcome: "selected", optionId } }));
   return { outcome: chosen === null ? { outcome: "cancelled" } : { outcome: "selected", optionId: chosen } };
 }
 
@@ -64,6 +86,13 @@ function carryOut(agent, step) {
     case "policy":
       policy = step.kind;
       return null;
+    case "choose":
+      choice(step.toolCallId).choose(step.optionId);
+      return null;
+    case "cancel":
+      return agent.notify("session/cancel", { sessionId });
+    case "nonsense":
+      return agent.request("_acpd/nonsense", {});
     case "prompt":
       return prompt(agent, step);
     default:
@@ -71,24 +100,30 @@ function carryOut(agent, step) {
   }
 }
 
+async function report(agent, step, number) {
+  try {
+    emit("result", { step: number, op: step.op, result: (await carryOut(agent, step)) ?? null });
+  } catch (error) {
+    emit("error", { step: number, code: error.code ?? null, message: String(error.message), data: error.data });
+  }
+}
+
 const child = spawn(setup.command[0], setup.command.slice(1), { cwd: setup.cwd, env: setup.env, stdio: ["pipe", "pipe", "inherit"] });
 const exited = new Promise((resolve) => child.once("exit", (code, signal) => resolve(code ?? signal)));
 child.stdin.on("error", () => {}); // EPIPE of a dead agent; the requests fail on their own
 const { readable, writable } = acp.ndJsonStream(Writable.toWeb(child.stdin), Readable.toWeb(child.stdout));
+replies.readable.pipeTo(writable).catch(() => {}); // the same
 
 const running = acp
   .client({ name: "ts-client" })
   .onRequest("session/request_permission", permission)
   .onNotification("session/update", ({ params }) => emit("handled", { sessionId: params.sessionId, kind: params.update.sessionUpdate }))
-  .connectWith({ readable: readable.pipeThrough(observe), writable }, async (agent) => {
+  .connectWith({ readable: readable.pipeThrough(observe), writable: replies.writable }, async (agent) => {
     let number = 0;
     for await (const line of createInterface({ input: process.stdin })) {
       const step = JSON.parse(line);
-      try {
-        emit("result", { step: number, op: step.op, result: (await carryOut(agent, step)) ?? null });
-      } catch (error) {
-        emit("error", { step: number, code: error.code ?? null, message: String(error.message), data: error.data });
-      }
+      const done = report(agent, step, number);
+      if (!step.apart) await done;
       number += 1;
     }
   });
