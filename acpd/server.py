@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from acpd import systemd
 from acpd.agents.pool import Host
+from acpd.agents.process import allow_many_descriptors
 from acpd.config import AgentChoice, Config, Paths
 from acpd.daemon import Daemon, Tenant
 from acpd.errors import AcpdError, SessionBusy, StoreError
@@ -101,7 +100,7 @@ class Server:
 
     async def run(self) -> None:
         daemon = self._daemon
-        _allow_many_descriptors()
+        allow_many_descriptors()
         tenant = await daemon.tenant(daemon.config.user)
         await self._lock(tenant)
         try:
@@ -264,11 +263,3 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _allow_many_descriptors() -> None:
-    """Each client is one, each agent two or three."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(OSError, ValueError):  # macOS says "unlimited" and means less
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard if sys.platform == "linux" else min(hard, 10240), hard))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -40,6 +42,26 @@ def find_program(name: str, path: str, cwd: str) -> str:
     raise AgentNotFound(f"agent command not found: {name}", hint=where)
 
 
+_descriptors: list[tuple[int, int]] = []
+"""The limit that this process was started with, if it has raised its own."""
+
+
+def allow_many_descriptors() -> None:
+    """Raise our own limit as far as we may: each client is one, each agent two or three."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard and not _descriptors:
+        with contextlib.suppress(OSError, ValueError):  # macOS says "unlimited" and means less
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard if sys.platform == "linux" else min(hard, 10240), hard))
+            _descriptors.append((soft, hard))
+
+
+def as_we_began(pid: int) -> None:
+    """What we start has the limit of descriptors that we began with: some programs close all that they may have."""
+    if _descriptors and sys.platform == "linux":
+        with contextlib.suppress(OSError):  # it has ended
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, _descriptors[0])
+
+
 def start(command: Sequence[str], env: Mapping[str, str], cwd: str | None, stderr: int) -> Pipes:
     """Start it; blocks for some milliseconds, so call it in a thread. It inherits fds 0, 1, 2 and nothing else.
 
@@ -70,6 +92,7 @@ def start(command: Sequence[str], env: Mapping[str, str], cwd: str | None, stder
     finally:
         os.close(theirs_in)
         os.close(theirs_out)
+    as_we_began(process.pid)
     return Pipes(process, ours_in, ours_out)
 
 

@@ -286,6 +286,7 @@ def _start(said: _Create, roots: tuple[str, ...], env: Mapping[str, str]) -> tup
         raise RequestError(INVALID_PARAMS, f"terminal/create: cannot run {said.command}: {cause}") from None
     finally:
         os.close(theirs)
+    process.as_we_began(running.pid)
     os.set_blocking(ours, False)
     return running, ours
 

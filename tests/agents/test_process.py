@@ -350,3 +350,22 @@ async def test_a_number_that_is_somebody_elses_is_left_alone() -> None:
             assert -9 == await asyncio.to_thread(other.wait)
         finally:
             other.kill()
+
+
+def test_what_is_started_keeps_the_limit_of_descriptors() -> None:
+    """acpd raises its own limit; a program that closes all descriptors that it may have would take seconds with that one."""
+    script = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 4000))
+from acpd.agents import process
+process.allow_many_descriptors()
+made = process.start(["/bin/sh", "-c", "read wait; ulimit -n >&2"], dict(os.environ), None, 2)
+os.write(made.stdin, b"x\\n")
+made.process.wait()
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    assert ("(4000, 4000)\n", "200\n") == (done.stdout, done.stderr)
