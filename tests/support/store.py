@@ -64,8 +64,11 @@ def parsed(path: Path, raw: bytes, *, torn: bool = False) -> Log:
 
 
 def logs(home: Path, *, torn: bool = False) -> dict[str, Log]:
-    """Every log below this folder, by session id."""
-    found = [parsed(path, raw, torn=torn) for path, raw in contents(home, "*.log.jsonl").items()]
+    """Every log below this folder, by session id.
+
+    An empty file is none: its acpd was killed between making the file and writing the header, before anybody heard of it.
+    """
+    found = [parsed(path, raw, torn=torn) for path, raw in contents(home, "*.log.jsonl").items() if raw]
     return {log.id: log for log in found}
 
 
