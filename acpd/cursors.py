@@ -1,4 +1,4 @@
-"""Where a client stands in a session, as text that its shim keeps and brings back (docs/shim.md).
+"""Where a client stands in a session, as text that its shim keeps and brings back (docs/protocol.md, "The shim").
 
 `12`: everything up to seq 12 was sent. `12.1`: and the first frame of the line behind it. `r12.40`: of the replay of everything
 up to seq 12 the first 40 frames. A session and a cursor together, `<session>:<cursor>`, are a place.

@@ -1,7 +1,7 @@
-"""A client that comes back over a new connection: its shim lost the daemon, or the connection to it (docs/shim.md).
+"""A client that comes back over a new connection: its shim lost the daemon, or the connection to it.
 
 What it had sent and not seen settled it sends again, under the old numbers; its sessions go on from its cursors. Nothing is
-run twice: a prompt is known by the line that it was.
+run twice: a prompt is known by the line that it was (docs/protocol.md, "The shim").
 """
 
 from __future__ import annotations

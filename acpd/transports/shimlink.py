@@ -1,4 +1,7 @@
-"""The daemon's end of a shim's connection: the hello, and lines with a number or a place in front (docs/shim.md)."""
+"""The daemon's end of a shim's connection: the hello, and lines with a number or a place in front.
+
+docs/protocol.md, "The shim", has the rules.
+"""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 QUEUE = 30
 """Prompts that may wait; acpd refuses the 34th (`[sessions] queue`)."""
-DEEDS = ("ask", "both") * 4 + ("choose", "twice", "load", "cancel", "lag") * 2 + ("resume", "close", "kill")
-WHAT = st.sampled_from((*SCRIPTS, *DEEDS))
+DEEDS = ("ask", "both") * 7 + ("choose", "twice") * 3 + ("load", "cancel", "lag") * 2 + ("close", "kill", "resume")
+WHAT = st.sampled_from((*DEEDS, *SCRIPTS))
 """A script is a prompt with it."""
 
 
@@ -102,6 +102,7 @@ class TwoClients(RuleBasedStateMachine):
                     case "choose":
                         self._choose(sitting, option)
                     case "both":
+                        self.rest()  # so that what is open now is asked of both
                         for each in (sitting, self.one_of(who + 1)):
                             self._choose(each, option)
                     case "cancel":
