@@ -34,6 +34,8 @@ OTHERS = {
     "storage.path": '"/elsewhere"',
     "storage.sync": '"process"',
     "agents.default": '"offline"',
+    "sessions.on_disconnect": '"cancel"',
+    "daemon.autostart": "false",
     "log.level": '"debug"',
     "log.file": '"/elsewhere"',
 }
