@@ -1,5 +1,5 @@
 """`python -m tests.soak [--seconds 300] [--sessions 50] [--seed N]`: one acpd, many sessions, everything at once; before it
-four processes that write one store, and a daemon with a crowd of clients (`--daemon 120`, crowd.py).
+four processes that write one store, behind it a daemon with a crowd of clients (`--daemon 120`, crowd.py).
 
 Prompts, cancels, permissions, closes, loads, forks, deletes, and agents that are killed. At the end: every request was
 answered once, memory and descriptors did not grow, no process is left, every log is whole.
@@ -151,8 +151,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.together:
         together(options.together, options.seed)
+    code = alone(options) if options.seconds else 0
     crowded(options.daemon)
-    return alone(options) if options.seconds else 0
+    return code
 
 
 def crowded(seconds: float) -> None:
