@@ -18,6 +18,7 @@ class WarmAgent:
         self._tasks = tasks
         self._starting: asyncio.Task[AgentLink] | None = None
         self._unwanted = False
+        self._cooling: asyncio.TimerHandle | None = None
 
     async def get(self) -> AgentLink:
         """It stays here. Raises what AgentPool.start raises."""
@@ -44,11 +45,23 @@ class WarmAgent:
         """An agent that has no session. One is enough, and none if its client has left."""
         if not self._unwanted and (self._host.warm is None or self._host.warm.ended):
             self._host.warm = link
+            self._cool_later()
         else:
             self._tasks.spawn(link.stop(), name="stop:unused")
+
+    def _cool_later(self) -> None:
+        """One that no session takes in `keep_idle` seconds is ended; whoever needs one then has it started."""
+        if self._cooling is not None:
+            self._cooling.cancel()
+        self._cooling = asyncio.get_running_loop().call_later(self._pool.settings.keep_idle, self._end)
 
     def leave(self) -> None:
         """Its client is gone."""
         self._unwanted = True
+        if self._cooling is not None:
+            self._cooling.cancel()
+        self._end()
+
+    def _end(self) -> None:
         if (link := self._host.take_warm()) is not None:
             self._tasks.spawn(link.stop(), name="stop:unused")

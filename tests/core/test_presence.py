@@ -10,6 +10,8 @@ import pytest
 from acpd.asks import PERMISSION
 from acpd.needs import Settings
 from acpd.session import LiveSession
+from tests.agents.house import House
+from tests.core.desk import desk
 from tests.core.test_asks import PARAMS
 from tests.core.world import Editor, Voice, World, attach, prompt, put_forward, until
 
@@ -218,3 +220,12 @@ async def test_a_session_that_cannot_be_closed_is_tried_again(world: World) -> N
 
 def _fail(_: object) -> None:
     raise OSError(5, "the disk does not answer")
+
+
+async def test_an_agent_that_no_session_takes_is_ended(house: House) -> None:
+    """After `keep_idle` seconds, so that idle clients cost no processes; whoever wants a session then has one started."""
+    async with desk(house, house.host()) as one:
+        await until(lambda: house.pool.links)
+        put_forward(house.pool.settings.keep_idle + 1)
+        await until(lambda: not house.pool.links)
+        assert await one.new()
