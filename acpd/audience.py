@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from acpd.attachment import Attachment, Client, Staged
 from acpd.cursors import Cursor
@@ -21,6 +21,16 @@ from acpd.wire.lines import Stored
 
 if TYPE_CHECKING:
     from acpd.storage.replay import Replay
+
+
+class Watcher(Protocol):
+    """Who wants to know who is there."""
+
+    def came(self) -> None:
+        """Somebody is attached, or has another role now."""
+
+    def left(self) -> None:
+        """Somebody was disconnected."""
 
 
 class Audience:
@@ -41,8 +51,7 @@ class Audience:
         "_staged",
         "_tasks",
         "attachments",
-        "on_came",
-        "on_left",
+        "watcher",
     )
 
     def __init__(
@@ -57,10 +66,7 @@ class Audience:
         on_live: Callable[[Attachment], None],
     ) -> None:
         self.attachments: list[Attachment] = []
-        self.on_came: Callable[[], None] = lambda: None
-        """Somebody is attached, or has another role now."""
-        self.on_left: Callable[[], None] = lambda: None
-        """Somebody was disconnected."""
+        self.watcher: Watcher | None = None
         self._key = key
         self._id = session
         self._journals = journals
@@ -89,7 +95,8 @@ class Audience:
         else:
             new.take_over(old)
             self.attachments[self.attachments.index(old)] = new
-        self.on_came()
+        if self.watcher is not None:
+            self.watcher.came()
         return new
 
     def detach(self, client: Client) -> None:
@@ -97,7 +104,8 @@ class Audience:
         if (attachment := self.attachment(client)) is not None:
             self.attachments = [each for each in self.attachments if each is not attachment]
             attachment.let_go()
-            self.on_left()
+            if self.watcher is not None:
+                self.watcher.left()
 
     async def dismiss(self, patience: float) -> None:
         """Everybody leaves. Who is behind has so many seconds to read on first; its answers leave in any case."""

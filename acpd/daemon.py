@@ -105,9 +105,14 @@ class Daemon:
 
     def reconfigure(self, config: Config) -> None:
         """What may change while it runs is in force from now on: for new agents, new turns, new connections."""
+        before, now = _known(self.config), _known(config)
+        for connection in self.connections:
+            host = connection.host
+            if host.choice == before.get(host.choice.name):
+                host.choice = now.get(host.choice.name, host.choice)
         self.config = config
         self._settings = _settings(config)
-        self.pool.settings, self.pool.known = self._settings, _known(config)
+        self.pool.settings, self.pool.known = self._settings, now
         for tenant in self.tenants:
             tenant.registry.reconfigure(self._settings)
         self.log.level(config.log.level)

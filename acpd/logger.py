@@ -150,14 +150,13 @@ class Logger:
         self._writer: Writer | None = None
 
     @classmethod
-    def of_service(cls, settings: config.Log, data: str, env: Mapping[str, str]) -> Logger:
-        """Of a daemon: the journal or the terminal, where stderr is one; else the file, `[log] file` or one in `data`."""
+    def of_service(cls, settings: config.Log, store: str, env: Mapping[str, str]) -> Logger:
+        """Of a daemon: the journal or the terminal, where stderr is one; else the file."""
         if is_journal(Stderr.FD, env):
             return cls(settings.level, Form.JOURNAL)
         if os.isatty(Stderr.FD):
             return cls(settings.level)
-        path = settings.file or os.path.join(data, "logs", "acpd.log")
-        made = partial(_rotated, path, size=settings.size * MIB, keep=settings.keep)
+        made = partial(_rotated, path_of(settings, store), size=settings.size * MIB, keep=settings.keep)
         return cls(settings.level, Form.JSON, made)
 
     def __call__(self, level: str, event: str, /, **values: object) -> None:
@@ -215,6 +214,14 @@ class Noise(Log):
         count = self._lines[agent] = self._lines.get(agent, 0) + 1
         if count <= self.LIMIT:
             self._log("info", "noise from agent", agent=agent, line=why[:200], last=count == self.LIMIT)
+
+    def changed(self, event: str, agent: str, link: str, pid: int) -> None:
+        self._log("debug", event, agent=agent, link=link, pid=pid)
+
+
+def path_of(settings: config.Log, store: str) -> str:
+    """The file of a daemon's log: `[log] file`, else one in the folder of its store."""
+    return settings.file or os.path.join(store, "logs", "acpd.log")
 
 
 def _rotated(path: str, *, size: int, keep: int) -> Sink:

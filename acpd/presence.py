@@ -16,21 +16,24 @@ RETURN = 5.0
 
 
 class Presence:
-    """Two timers of one session. `close` is called when it has been idle and alone for `settings.keep_idle` seconds."""
+    """Two timers of one session. `close` is called with its id when it has been idle and alone for `settings.keep_idle`
+    seconds, `save` when a turn has ended and none waits.
+    """
 
-    __slots__ = ("_alone", "_close", "_idle", "_seq", "_session")
+    __slots__ = ("_alone", "_close", "_idle", "_save", "_seq", "_session")
 
-    def __init__(self, session: LiveSession, close: Callable[[], None]) -> None:
+    def __init__(self, session: LiveSession, close: Callable[[str], None], save: Callable[[], None]) -> None:
         self._session = session
         self._close = close
+        self._save = save
         self._alone: asyncio.TimerHandle | None = None
         """Until the turns of a session without a controller are cancelled."""
         self._idle: asyncio.TimerHandle | None = None
         """Until a session without any client is looked at."""
         self._seq = 0
         """The newest line when that timer began."""
-        session.audience.on_came = self.came
-        session.audience.on_left = self.left
+        session.audience.watcher = self
+        session.on_idle = self.settled
         self._watch()
 
     def came(self) -> None:
@@ -52,6 +55,11 @@ class Presence:
 
     def settled(self) -> None:
         """A turn has ended, and none waits."""
+        self._save()
+        self.again()
+
+    def again(self) -> None:
+        """Wait `keep_idle` seconds from now, if it waits at all."""
         if self._idle is not None:
             self._watch()
 
@@ -77,5 +85,5 @@ class Presence:
         session = self._session
         busy = session.state is not Turn.IDLE or session.fold.asks or session.recorder.is_storing
         if not busy and session.fold.seq == self._seq:
-            self._close()
+            self._close(session.id)
         self._watch()

@@ -62,6 +62,7 @@ class Registry:
         self._settings = settings
         for session in self.live.values():
             session.settings = settings
+            self._presences[session.id].again()
 
     def new_id(self) -> str:
         return self._ids.new()
@@ -131,15 +132,8 @@ class Registry:
 
     def _admit(self, session: LiveSession) -> LiveSession:
         saver = Saver(session, self._saving)
-        presence = Presence(session, lambda: self.begin_close(session.id))
-
-        def settled() -> None:
-            saver.soon()
-            presence.settled()
-
-        session.on_idle = settled
         self._savers[session.id] = saver
-        self._presences[session.id] = presence
+        self._presences[session.id] = Presence(session, self.begin_close, saver.soon)
         self.live[session.id] = session
         return session
 

@@ -71,7 +71,7 @@ def serve(config: Config, paths: Paths, terms: Terms) -> int:
     """Serve until SIGTERM or SIGINT. The exit code. Raises AcpdError when it cannot begin."""
     import uvloop
 
-    daemon = Daemon(config, paths, Logger.of_service(config.log, paths.data, os.environ))
+    daemon = Daemon(config, paths, Logger.of_service(config.log, config.storage.path, os.environ))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(Server(daemon, terms).run())
@@ -145,6 +145,7 @@ class Server:
             systemd.notify("STOPPING=1")
             await self._let_turns_end()
             await daemon.stop()
+            daemon.log("info", "stopped", pid=os.getpid())
             if identity is not None and _identity(self._terms.path) == identity:
                 os.unlink(self._terms.path)
 
@@ -165,6 +166,7 @@ class Server:
     def _stop(self) -> None:
         if self._stopping.is_set():
             self._at_once.set()
+        self._daemon.log("info", "told to stop", again=self._stopping.is_set(), clients=len(self._daemon.connections))
         self._stopping.set()
 
     async def _let_turns_end(self) -> None:
@@ -222,12 +224,15 @@ class Server:
         more = {} if hello is None else {"peer": ShimPeer, "earlier": hello.earlier}
         made = self._daemon.connection(tenant, host, **more)
         self._came[made] = Came(caller, time.monotonic())
+        kind = "shim" if hello is not None else "plain"
+        self._daemon.log("info", "client came", connection=made.number, kind=kind, pid=caller.pid, uid=caller.uid)
         if caller.uid in {0, os.geteuid()}:  # others would see sessions that are not theirs
             made.own[METHOD] = self._status
         return made
 
     def _left(self, connection: Connection) -> None:
         self._came.pop(connection, None)
+        self._daemon.log("info", "client left", connection=connection.number)
 
     async def _status(self, asking: Connection, _identifier: bytes, _params: Params) -> bytes:
         told = await report(self._daemon, self._came, asking)
@@ -241,6 +246,8 @@ class Server:
             raise StoreError(
                 "serve", f"the store {theirs.path} ({theirs.backend})", cause=f"this daemon has {ours.path} ({ours.backend})"
             )
+        if ours.sync == "process" and theirs.sync == "power":  # more than was asked for is no reason
+            raise StoreError("serve", 'a client that wants storage.sync = "power"', cause='this daemon has "process"')
 
 
 async def _idle(sessions: Sequence[LiveSession]) -> None:

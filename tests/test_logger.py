@@ -264,3 +264,9 @@ def test_what_cannot_be_written_is_counted() -> None:
     lost = sum(int(count) for count in re.findall(r'cause="No space left on device" count=(\d)', text))
     assert 5 == len(numbers) + lost
     assert 0 < lost
+
+
+def test_where_a_daemon_logs() -> None:
+    """The file that is configured, else one in the folder of its store: two daemons never write one file."""
+    assert "/var/log/acpd" == logger.path_of(Log(file="/var/log/acpd"), "/store")
+    assert "/store/logs/acpd.log" == logger.path_of(Log(), "/store")

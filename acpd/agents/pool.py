@@ -120,6 +120,7 @@ class AgentPool:
         link.on_gone = self._gone
         self.links[identifier] = link
         link.started(Watched(pipes.process, link.on_exit))
+        self._log.changed("agent started", name, identifier, link.pid)
         try:
             await _connect(link, pipes)
         except BaseException:
@@ -182,6 +183,7 @@ class AgentPool:
 
     def _gone(self, link: AgentLink) -> None:
         self.links.pop(link.id, None)
+        self._log.changed("agent ended", link.name, link.id, link.pid)
 
     async def trim(self) -> None:
         """Keep the agents' stderr files short, for as long as this runs."""
@@ -219,6 +221,8 @@ class Log:
     """Where a pool reports; the daemon brings one that logs."""
 
     def noise(self, agent: str, why: str) -> None: ...
+
+    def changed(self, event: str, agent: str, link: str, pid: int) -> None: ...
 
 
 async def _connect(link: AgentLink, pipes: process.Pipes) -> None:

@@ -1,4 +1,4 @@
-"""`acpd logs [ID]`: what agents wrote to stderr. acpd's own log goes to its stderr, so to the editor or the journal."""
+"""`acpd logs [ID]`: what agents wrote to stderr, and where acpd's own log is."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from acpd.cli.call import Call
 from acpd.cli.output import one_line
 from acpd.cli.store import exists, opened, resolve
 from acpd.errors import SessionNotFound, StoreError
+from acpd.logger import path_of
 
 NEWEST = 5
 """Files that are shown when no session is named."""
@@ -21,7 +22,9 @@ def logs(call: Call) -> None:
         files = [_of_session(call, links)]
     else:
         files = newest(links)
-        call.out.say(f"acpd itself logs to stderr, at level {call.config.log.level}; agents to {links}/*.stderr")
+        own = path_of(call.config.log, call.config.storage.path)
+        call.out.say(f"a daemon logs to {own}, its terminal or the journal; acpd --standalone to its stderr")
+        call.out.say(f"agents log to {links}/*.stderr")
     for path in files:
         call.out.say(f"== {path}")
         for line in tail(path, call.values.lines):

@@ -7,6 +7,7 @@ import os
 from acpd.cli import output
 from acpd.cli.call import Call
 from acpd.config import HIDDEN, OFFLINE, WANTED, Agent, Config, built_in_command, without_secrets
+from acpd.logger import path_of
 
 
 def paths(call: Call) -> None:
@@ -16,6 +17,7 @@ def paths(call: Call) -> None:
         "storage": call.config.storage.path,
         "data": call.paths.data,
         "runtime": call.paths.runtime,
+        "log": path_of(call.config.log, call.config.storage.path),
     }
     if call.values.json:
         call.out.json(places)

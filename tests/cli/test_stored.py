@@ -408,7 +408,7 @@ def test_logs(plain: Shelf) -> None:
     path = links / "l1.stderr"
     assert (0, f"== {path}\nline 98\nline 99\n", "") == plain.run("logs", "s1", "--lines", "2")
     out = plain.run("logs", "--lines", "1").out
-    assert out.startswith("acpd itself logs to stderr, at level info")
+    assert out.startswith(f"a daemon logs to {plain.home}/data/logs/acpd.log")
     assert "line 99\n" in out
     assert "other\n" in out
 

@@ -74,8 +74,9 @@ class Served:
         return ran.returncode, ran.stdout.decode(), ran.stderr.decode()
 
     def editor(self, **more: Any) -> Client:
-        """An editor that has started `acpd` and said initialize."""
-        made = Client(ACPD, self.home, env={**self.env, "ACPD_STANDALONE": ""}, mark=self.mark, check=False, **more)
+        """An editor that has started `acpd` and said initialize. `env`: what it has beside the usual."""
+        env = {**self.env, "ACPD_STANDALONE": "", **more.pop("env", {})}
+        made = Client(ACPD, self.home, env=env, mark=self.mark, check=False, **more)
         made.initialize()
         return made
 
