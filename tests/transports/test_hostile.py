@@ -203,3 +203,12 @@ def test_one_client_too_many(tmp_path: Path) -> None:
         while "error" in Plain(daemon.connect()).ask_first():
             assert time.monotonic() < end
         assert first.new(tmp_path)
+
+
+def test_a_hello_that_asks_for_help(house: House) -> None:
+    """argparse would end the process: it is refused like any other command line that is wrong, and the daemon goes on."""
+    body = b"arg=attach\0arg=--help"
+    sock = house.daemon.connect()
+    sock.sendall(b"acpd-shim 1 %b %d\n%b" % (TOKEN, len(body), body))
+    assert sock.recv(1000).startswith(b"acpd-daemon 1 no 2 ")
+    assert "end_turn" == house.good.prompt(house.session)["result"]["stopReason"]
