@@ -90,6 +90,13 @@ def test_the_frames_of_one_line_have_places_of_their_own() -> None:
     assert b"s:6.1 - a\ns:6.2 - b\ns:7 - c\n" == cursors.placed(b"s", 7, b"a\nb\nc\n")
 
 
+def test_frames_that_are_left_out_count_in_the_places_of_the_others() -> None:
+    """A connection that is lost twice within a line goes on where the second one stood."""
+    assert b"s:6.2 - b\ns:7 - c\n" == cursors.placed(b"s", 7, b"a\nb\nc\n", 1)
+    assert b"s:7 - c\n" == cursors.placed(b"s", 7, b"a\nb\nc\n", 2)
+    assert b"" == cursors.placed(b"s", 7, b"a\nb\nc\n", 3)
+
+
 class Line:
     """A peer of a shim with a list for a stream."""
 
