@@ -1,4 +1,4 @@
-"""A client that comes back over a new connection: its shim lost the daemon, or the connection to it (docs/shim.md).
+"""A client that comes back over a new connection: its shim lost the daemon, or the connection to it (docs/protocol.md).
 
 What it had sent and not seen settled it sends again, under the old numbers; its sessions go on from its cursors. Nothing is
 run twice: a prompt is known by the line that it was.

@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Told:
-    """Whoever started this daemon waits for one line of it: `ready`, or `error CODE TEXT` (docs/shim.md)."""
+    """Whoever started this daemon waits for one line of it: `ready`, or `error CODE TEXT` (docs/protocol.md)."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         said = env.get("ACPD_READY_FD", "")

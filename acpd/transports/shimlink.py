@@ -1,4 +1,4 @@
-"""The daemon's end of a shim's connection: the hello, and lines with a number or a place in front (docs/shim.md)."""
+"""The daemon's end of a shim's connection: the hello, and lines with a number or a place in front (docs/protocol.md)."""
 
 from __future__ import annotations
 

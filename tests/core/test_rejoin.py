@@ -25,7 +25,7 @@ TOKEN = "ab" * 16
 
 
 class Editor(Changes):
-    """An editor and its shim in one, as docs/shim.md has them. `got` is what the editor saw, over all connections."""
+    """An editor and its shim in one, as docs/protocol.md has them. `got` is what the editor saw, over all connections."""
 
     def __init__(self) -> None:
         self.got: list[Json] = []
