@@ -189,7 +189,12 @@ class Daemon:
         await catch_up_all(registry.store, registry.user, gently=True)
 
     async def stop(self) -> None:
-        """Drain: turns are recorded as interrupted, sessions saved, agents ended; then the stores are closed."""
+        """Nothing more of a client is handled: its shim sends it to the next daemon, where it is not interrupted.
+
+        Then turns are recorded as interrupted, sessions saved, agents ended; then the stores are closed.
+        """
+        for connection in self.connections:
+            connection.peer.hold("stopping")
         drain = (self._close_sessions, self.pool.stop, self.tasks.cancel)
         drained = await self._steps(STOP_SECONDS, *drain) or await self._steps(CLOSE_SECONDS, self.pool.kill, *drain)
         for connection in list(self.connections):

@@ -149,6 +149,9 @@ class Closing:
         self.done = done
         self.peer = self
 
+    def hold(self, _why: str) -> None:
+        self.done.append("hold")
+
     def close(self) -> None:
         self.done.append("connection")
 
@@ -177,7 +180,7 @@ async def stopped(one: daemon.Daemon, *hanging: str) -> list[str]:
 async def test_stopping_goes_on_behind_a_step_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A session that cannot be closed keeps neither the agents nor the store from being closed."""
     one = made(tmp_path)
-    assert ["registry", "pool", "connection", "journals", "catalog", "session"] == await stopped(one)
+    assert ["hold", "registry", "pool", "connection", "journals", "catalog", "session"] == await stopped(one)
     assert not one.stuck
     assert 5 == capfd.readouterr().err.count("no space")
 
@@ -188,7 +191,7 @@ async def test_stopping_goes_on_behind_a_step_that_has_no_end(tmp_path: Path, mo
     monkeypatch.setattr(daemon, "CLOSE_SECONDS", 0.02)
     one = made(tmp_path)
     done = await stopped(one, "registry", "journals")
-    assert ["registry", "kill pool", "registry", "connection", "journals", "catalog", "session"] == done
+    assert ["hold", "registry", "kill pool", "registry", "connection", "journals", "catalog", "session"] == done
     assert one.stuck
 
 
