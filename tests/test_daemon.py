@@ -231,7 +231,7 @@ daemon.serve_stdio(None, None, None)
 
 
 async def test_a_start_looks_for_logs_when_listings_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First what listings wait for; the names of all logs are compared after the first seconds, gently."""
+    """Once the store is ours: first what listings wait for, and after some seconds, gently, the names of all logs."""
     told: list[object] = []
     async with House(tmp_path) as house:
         registry = house.registry
@@ -245,6 +245,12 @@ async def test_a_start_looks_for_logs_when_listings_are_served(tmp_path: Path, m
         monkeypatch.setattr(daemon, "DELAY", 0)
         registry.compared = False
         registry.complete.clear()
-        await made(tmp_path)._recover(registry)
+        one = made(tmp_path)
+        recovering = asyncio.get_running_loop().create_task(one._recover(registry))
+        await asyncio.wait([recovering], timeout=0.1)
+        assert not registry.complete.is_set()  # another daemon may be stopping, and its rows say nothing yet
+        one.begin()
+        await recovering
+        await one.tasks.cancel()
         assert [(REST, True, False)] == told
         assert registry.compared
