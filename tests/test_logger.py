@@ -264,3 +264,19 @@ def test_what_cannot_be_written_is_counted() -> None:
     lost = sum(int(count) for count in re.findall(r'cause="No space left on device" count=(\d)', text))
     assert 5 == len(numbers) + lost
     assert 0 < lost
+
+
+def test_a_line_that_cannot_be_rendered_ends_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """It is counted like one that cannot be written, and the lines behind it are there."""
+
+    class Bad:
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    log = logger.Logger("info")
+    log("info", "first", value=Bad())
+    log("info", "second")
+    log.close()
+    err = capfd.readouterr().err
+    assert "event=second" in err
+    assert "first cannot be written: ZeroDivisionError" in err
