@@ -166,6 +166,14 @@ async def test_a_line_without_a_number_ends_the_connection() -> None:
     assert [b"closed"] == await line.says(b'{"jsonrpc":"2.0","id":1,"method":"initialize"}')
 
 
+async def test_a_line_that_was_cut_is_not_handled() -> None:
+    """The connection was lost before its newline: the shim sends it again, so it is none yet, whole as it may look."""
+    line = Line()
+    line.peer.data_received(b'1 {"jsonrpc":"2.0","method":"_other/ping"}')
+    line.peer.connection_lost(None)
+    assert [("closed", None)] == line.owner.events
+
+
 async def test_ids_are_never_used_by_two_daemons() -> None:
     """A late answer to an earlier daemon's request is not taken for the answer to one of ours."""
     first = Line().peer.call("fs/read_text_file", b"{}", lambda *_: None)
