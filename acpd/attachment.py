@@ -103,9 +103,7 @@ class Attachment:
         """The frames of one line as this client gets them."""
         if not self._name or not frames:
             return frames
-        if self.skip and seq == self.cursor + 1:
-            frames = b"\n".join(frames.split(b"\n")[self.skip :])
-        return cursors.placed(self._name, seq, frames)
+        return cursors.placed(self._name, seq, frames, self.skip if seq == self.cursor + 1 else 0)
 
     def _placed(self, item: Staged) -> bytes:
         if item.lines == 1:

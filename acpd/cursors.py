@@ -50,13 +50,12 @@ def each_placed(session: bytes, seq: int, frames: bytes) -> bytes:
     return b"".join([b"%b:%d - %b\n" % (session, number, line) for number, line in enumerate(lines[:-1], seq)])
 
 
-def placed(session: bytes, seq: int, frames: bytes) -> bytes:
-    """The frames of one line, each with its place in front and nothing settled. `session` is a name."""
-    lines = frames.split(b"\n")
-    last = len(lines) - 2
-    if last == 0:
+def placed(session: bytes, seq: int, frames: bytes, skip: int = 0) -> bytes:
+    """The frames of one line but the first `skip`, each with its place in front and nothing settled. `session` is a name."""
+    lines = frames.split(b"\n")[:-1]
+    if len(lines) == 1 and not skip:
         return b"%b:%d - %b" % (session, seq, frames)
     return b"".join(
-        b"%b:%d - %b\n" % (session, seq, line) if i == last else b"%b:%d.%d - %b\n" % (session, seq - 1, i + 1, line)
-        for i, line in enumerate(lines[:-1])
+        b"%b:%d - %b\n" % (session, seq, line) if i == len(lines) else b"%b:%d.%d - %b\n" % (session, seq - 1, i, line)
+        for i, line in enumerate(lines[skip:], skip + 1)
     )

@@ -88,6 +88,8 @@ class Daemon:
         self._tenants: dict[str | None, Tenant] = {}
         self._opening: dict[str | None, asyncio.Task[Tenant]] = {}
         self._numbers = itertools.count(1)
+        self._begun = asyncio.Event()
+        """Set when the store is ours: only then is anything of it put right."""
         self._leftovers: asyncio.Task[int] | None = None
         self.on_closed: Callable[[Connection], None] = lambda _: None
         """Told of each connection that has ended."""
@@ -99,8 +101,9 @@ class Daemon:
             self.log("error", "task failed", task=name, error=repr(error), exc_info=error)
 
     def begin(self) -> None:
-        """What runs as long as the process does. Call it once, on the loop."""
+        """What runs as long as the process does. Call it once, on the loop, when no other daemon has the store."""
         self._leftovers = self.tasks.spawn(self.pool.end_leftovers(), name="leftovers")
+        self._begun.set()
         self.tasks.spawn(self.pool.trim(), name="trim")
 
     def reconfigure(self, config: Config) -> None:
@@ -180,6 +183,7 @@ class Daemon:
 
         Then, gently: what others did to the logs, sessions that nobody ever used, what cannot be searched yet.
         """
+        await self._begun.wait()
         try:
             if self._leftovers is not None:
                 await asyncio.wait([self._leftovers])
@@ -194,7 +198,12 @@ class Daemon:
         await catch_up_all(registry.store, registry.user, gently=True)
 
     async def stop(self) -> None:
-        """Drain: turns are recorded as interrupted, sessions saved, agents ended; then the stores are closed."""
+        """Nothing more of a client is handled: its shim sends it to the next daemon, where it is not interrupted.
+
+        Then turns are recorded as interrupted, sessions saved, agents ended; then the stores are closed.
+        """
+        for connection in self.connections:
+            connection.peer.hold("stopping")
         drain = (self._close_sessions, self.pool.stop, self.tasks.cancel)
         drained = await self._steps(STOP_SECONDS, *drain) or await self._steps(CLOSE_SECONDS, self.pool.kill, *drain)
         for connection in list(self.connections):

@@ -112,7 +112,13 @@ class Writer:
             if not isinstance(item, Line):
                 item(sink)
                 continue
-            self._write(sink, render(item))
+            try:
+                data = render(item)
+            except Exception as error:  # noqa: BLE001  a value that cannot be shown must not end the log
+                self._why = f"{item.event} cannot be written: {type(error).__name__}"
+                self._dropped += 1
+            else:
+                self._write(sink, data)
             if self._lines.empty():
                 self._tell(sink, render)
         self._tell(sink, render)

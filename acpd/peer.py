@@ -215,13 +215,17 @@ class Peer(asyncio.Protocol):
         """Of the line that this open request came in, where the stream numbers its lines; 0: it does not."""
         return 0
 
+    def _last(self) -> bytes:
+        """The line at the end of the stream that has no newline, where such a one counts; else empty."""
+        return self._lines.rest()
+
     def _finish(self) -> None:
         """The input has ended. Lines that `hold` keeps back are handled first."""
         if self.closed:
             return
         if not self._ended:
             self._ended = True
-            if rest := self._lines.rest():
+            if rest := self._last():
                 self._todo.append(rest)
         self._work()
         if self._todo:

@@ -54,14 +54,19 @@ class Earlier(NamedTuple):
         if not 0 < number < self.following:
             return None
         for session_id, (cursor, line) in self.sessions.items():
-            if line == number and not cursor.replay:
-                return partial(_set_up_again, session_id, cursor, method)
+            if line == number:
+                return _nothing_again if cursor.replay else partial(_set_up_again, session_id, cursor, method)
         return prompt_again if method == "session/prompt" else None
 
     def replayed(self, session_id: str, number: int) -> Cursor | None:
         """How much of the replay that the load with this number asked for the client has got."""
         cursor, _ = self.sessions.get(session_id, (None, None))
         return cursor if cursor is not None and cursor.replay and 0 < number < self.following else None
+
+
+async def _nothing_again(_connection: Connection, _identifier: bytes, _params: Params) -> bytes:
+    """The line that attached a session in whose replay the client stands: the load of that replay comes again as well."""
+    return b"{}"
 
 
 async def _set_up_again(
@@ -111,6 +116,7 @@ async def prompt_again(connection: Connection, identifier: bytes, params: Params
             return
     found = await _end_of(session.store, session.key, prompt)
     if found is None:
+        session = await connection.attached(prompt.session)  # it may have been closed meanwhile
         session.prompt(prompt)
         return
     attachment = session.audience.attachment(connection)
@@ -122,6 +128,8 @@ async def prompt_again(connection: Connection, identifier: bytes, params: Params
         line = connection.settle(identifier, None, RequestError(errors.INTERNAL_ERROR, INTERRUPTED))
     if attachment is not None:
         attachment.deliver(min(found.seq, session.scribe.flushed), line)
+    else:  # closed meanwhile
+        connection.send(line)
 
 
 async def _end_of(store: Store, key: Key, prompt: Prompt) -> Stored | None:

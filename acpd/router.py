@@ -144,7 +144,7 @@ class Connection:
             elif method.startswith("_") and not method.startswith("_acpd/"):
                 extensions.notify(self, method, params)
         except RequestError as error:
-            self.log("bad notification", f"{method}: {error}")
+            self.log("bad notification", f"{method[:100]}: {error}")
 
     def _cancel(self, session_id: str) -> None:
         for prompt in self._unattached:

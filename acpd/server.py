@@ -201,11 +201,7 @@ class Server:
 
     async def _admit(self, hello: Hello | None, caller: Caller) -> Peer:
         """See transports.unix.Admit."""
-        if self._stopping.is_set():
-            raise StoreError("serve", "a new client", cause="acpd is stopping", hint="try again in a moment")
-        limit = self._limit()
-        if len(self._daemon.connections) >= limit:
-            raise StoreError("serve", "a new client", cause=f"{limit} are connected", hint="raise [daemon] connections")
+        self._check_room()
         if hello is None:
             config = self._daemon.config
             host = Host(config.choose(), systemd.without_ours(os.environ))
@@ -219,8 +215,17 @@ class Server:
         host = Host(asked.choice, hello.env, hello.cwd)
         return (await self._connected(asked.config.user, caller, host, hello)).peer
 
+    def _check_room(self) -> None:
+        """Raises StoreError where nobody else is served."""
+        if self._stopping.is_set():
+            raise StoreError("serve", "a new client", cause="acpd is stopping", hint="try again in a moment")
+        limit = self._limit()
+        if len(self._daemon.connections) >= limit:
+            raise StoreError("serve", "a new client", cause=f"{limit} are connected", hint="raise [daemon] connections")
+
     async def _connected(self, user: str | None, caller: Caller, host: Host, hello: Hello | None = None) -> Connection:
         tenant = await self._daemon.tenant(user if caller.uid == os.geteuid() else _name_of(caller.uid))
+        self._check_room()  # others came meanwhile, or the signal to stop
         more = {} if hello is None else {"peer": ShimPeer, "earlier": hello.earlier}
         made = self._daemon.connection(tenant, host, **more)
         self._came[made] = Came(caller, time.monotonic())

@@ -149,6 +149,9 @@ class Closing:
         self.done = done
         self.peer = self
 
+    def hold(self, _why: str) -> None:
+        self.done.append("hold")
+
     def close(self) -> None:
         self.done.append("connection")
 
@@ -177,7 +180,7 @@ async def stopped(one: daemon.Daemon, *hanging: str) -> list[str]:
 async def test_stopping_goes_on_behind_a_step_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A session that cannot be closed keeps neither the agents nor the store from being closed."""
     one = made(tmp_path)
-    assert ["registry", "pool", "connection", "journals", "catalog", "session"] == await stopped(one)
+    assert ["hold", "registry", "pool", "connection", "journals", "catalog", "session"] == await stopped(one)
     assert not one.stuck
     assert 5 == capfd.readouterr().err.count("no space")
 
@@ -188,7 +191,7 @@ async def test_stopping_goes_on_behind_a_step_that_has_no_end(tmp_path: Path, mo
     monkeypatch.setattr(daemon, "CLOSE_SECONDS", 0.02)
     one = made(tmp_path)
     done = await stopped(one, "registry", "journals")
-    assert ["registry", "kill pool", "registry", "connection", "journals", "catalog", "session"] == done
+    assert ["hold", "registry", "kill pool", "registry", "connection", "journals", "catalog", "session"] == done
     assert one.stuck
 
 
@@ -228,7 +231,7 @@ daemon.serve_stdio(None, None, None)
 
 
 async def test_a_start_looks_for_logs_when_listings_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First what listings wait for; the names of all logs are compared after the first seconds, gently."""
+    """Once the store is ours: first what listings wait for, and after some seconds, gently, the names of all logs."""
     told: list[object] = []
     async with House(tmp_path) as house:
         registry = house.registry
@@ -242,6 +245,12 @@ async def test_a_start_looks_for_logs_when_listings_are_served(tmp_path: Path, m
         monkeypatch.setattr(daemon, "DELAY", 0)
         registry.compared = False
         registry.complete.clear()
-        await made(tmp_path)._recover(registry)
+        one = made(tmp_path)
+        recovering = asyncio.get_running_loop().create_task(one._recover(registry))
+        await asyncio.wait([recovering], timeout=0.1)
+        assert not registry.complete.is_set()  # another daemon may be stopping, and its rows say nothing yet
+        one.begin()
+        await recovering
+        await one.tasks.cancel()
         assert [(REST, True, False)] == told
         assert registry.compared

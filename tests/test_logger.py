@@ -270,3 +270,19 @@ def test_where_a_daemon_logs() -> None:
     """The file that is configured, else one in the folder of its store: two daemons never write one file."""
     assert "/var/log/acpd" == logger.path_of(Log(file="/var/log/acpd"), "/store")
     assert "/store/logs/acpd.log" == logger.path_of(Log(), "/store")
+
+
+def test_a_line_that_cannot_be_rendered_ends_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """It is counted like one that cannot be written, and the lines behind it are there."""
+
+    class Bad:
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    log = logger.Logger("info")
+    log("info", "first", value=Bad())
+    log("info", "second")
+    log.close()
+    err = capfd.readouterr().err
+    assert "event=second" in err
+    assert "first cannot be written: ZeroDivisionError" in err

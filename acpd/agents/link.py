@@ -333,7 +333,8 @@ class AgentLink:
             self.on_noise(f"a session/update that is none: {error}")
             return
         if session is None or not _same_text(bytes(members.sessionId), self.inner):
-            self.on_noise(f"an update for a session that is not open: {raw[:100].decode(errors='replace')}")
+            named = bytes(members.sessionId)[:100].decode(errors="replace")
+            self.on_noise(f"an update for a session that is not open: {named}")
             return
         session.on_update(raw, members, (self.id, position))
         shape = session.recorder.shape

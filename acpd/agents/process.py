@@ -65,14 +65,19 @@ def as_we_began(pid: int) -> None:
 def start(command: Sequence[str], env: Mapping[str, str], cwd: str | None, stderr: int) -> Pipes:
     """Start it; blocks for some milliseconds, so call it in a thread. It inherits fds 0, 1, 2 and nothing else.
 
-    Raises AgentNotFound, AgentError.
+    Raises AgentNotFound, AgentError; OSError where no descriptor is free.
     """
     here = cwd or _current_folder(env)
     if not os.path.isdir(here):
         raise AgentError(f"cannot start agent {command[0]}: its working directory does not exist: {here}")
     program = find_program(command[0], env.get("PATH", os.defpath), here)
     theirs_in, ours_in = os.pipe()
-    ours_out, theirs_out = os.pipe()
+    try:
+        ours_out, theirs_out = os.pipe()
+    except OSError:
+        os.close(theirs_in)
+        os.close(ours_in)
+        raise
     try:
         process = subprocess.Popen(
             list(command),

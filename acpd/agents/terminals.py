@@ -254,7 +254,8 @@ class Terminals:
         self._closed = True
         if self._starting:
             await asyncio.wait(self._starting)
-        await asyncio.gather(*(self.release(name) for name in list(self._open)))
+        left, self._open = self._open, {}
+        await asyncio.gather(*(terminal.release(self._grace) for terminal in left.values()))
 
 
 def unknown(name: str) -> RequestError:

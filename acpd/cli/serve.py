@@ -78,7 +78,10 @@ def _understood(paths: Paths, hello: Hello) -> Asked:
     from acpd.server import Asked
 
     before, after = arguments.split(hello.arguments)
-    values = _parser().parse_args(before)
+    try:
+        values = _parser().parse_args(before)
+    except SystemExit:  # --help: it would end this process, and everybody's sessions with it
+        raise ConfigError(f"nothing to serve in {before}") from None
     flags = arguments.flags_of(values)
     for name in ("config", "storage"):
         if given := getattr(flags, name):

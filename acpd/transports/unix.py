@@ -190,6 +190,9 @@ class _Greeting(asyncio.Protocol):
         except AcpdError as error:
             self._refuse(str(error), error, is_shim=hello is not None)
             return
+        except BaseException:  # a bug, or acpd ends: nobody else would close it
+            transport.abort()
+            raise
         if transport.is_closing():
             peer.connection_lost(None)
             return

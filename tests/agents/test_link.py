@@ -52,6 +52,7 @@ async def test_what_comes_before_the_session_is_kept_and_bounded(tmp_path: Path)
         assert [f"u{number}" for number in range(EARLY_LINES)] == editor.texts
         link.peer.data_received(update("mine") + update("x", "other") + line("session/update", {"sessionId": "inner-1"}))
         assert ("mine", 2) == (editor.texts[-1], len(noise))
+        assert not any("sessionUpdate" in line for line in noise)  # the log has nothing of what is said
 
 
 async def test_a_replay_is_dropped(tmp_path: Path) -> None:

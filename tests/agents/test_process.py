@@ -369,3 +369,20 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE))
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
     )
     assert ("(4000, 4000)\n", "200\n") == (done.stdout, done.stderr)
+
+
+def test_a_start_without_descriptors_keeps_none() -> None:
+    """What fails for want of descriptors does not take more of them: they are there again when others are closed."""
+    script = """
+import os, resource
+from acpd.agents import process
+stderr = os.dup(2)
+before = set(os.listdir("/proc/self/fd"))
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, before)) + 3, 4096))
+try:
+    process.start(["/bin/true"], {}, "/", stderr)
+except OSError as error:
+    print(error.strerror, before == set(os.listdir("/proc/self/fd")))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "Too many open files True\n" == done.stdout

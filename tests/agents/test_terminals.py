@@ -308,3 +308,12 @@ async def test_the_end_of_the_link(desk: Desk) -> None:
     await desk.terminals.close()
     assert [] == await asyncio.to_thread(proc.wait_none_left, desk.mark, within=5)
     assert (INTERNAL_ERROR, "terminal/create: the agent is being stopped") == await refused(desk.run("true"))
+
+
+async def test_a_release_at_the_end_of_the_link(desk: Desk) -> None:
+    """Everything ends, also where the agent releases a terminal of its own in that moment."""
+    name = await desk.run("exec sleep 60")
+    loop = asyncio.get_running_loop()
+    closing, releasing = loop.create_task(desk.terminals.close()), loop.create_task(desk.terminals.release(name))
+    assert RESOURCE_NOT_FOUND == (await refused(releasing))[0]
+    await closing

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from acpd import cursors
+from acpd import cursors, rejoin
 from acpd.agents.pool import Host
 from acpd.cursors import Cursor
 from acpd.rejoin import Earlier
@@ -25,7 +25,7 @@ TOKEN = "ab" * 16
 
 
 class Editor(Changes):
-    """An editor and its shim in one, as docs/shim.md has them. `got` is what the editor saw, over all connections."""
+    """An editor and its shim in one, as docs/protocol.md has them. `got` is what the editor saw, over all connections."""
 
     def __init__(self) -> None:
         self.got: list[Json] = []
@@ -289,4 +289,69 @@ async def test_a_cursor_that_does_not_fit_loses_nobody(house: House, place: str)
     )
     assert {"stopReason": "end_turn"} == answer["result"]
     assert "here" == editor.texts[-1]
+    await editor.leave()
+
+
+async def test_a_session_is_not_made_again_by_a_load_that_was_lost(house: House) -> None:
+    """A client that loads what it has made itself, and is lost in the replay: that goes on, and no other session is made."""
+    editor = Editor()
+    await editor.connect(house, host := house.host())
+    await conversation(editor, house, lambda: None)
+    (session,) = house.registry.live
+    params = {"sessionId": session, "cwd": str(house.root), "mcpServers": []}
+    assert {session: 2} == editor.set_up
+    editor.lose_at = editor.lines + 2
+    before = len(editor.got)
+    name = editor.ask("session/load", **params)
+    await editor.lost.wait()
+    assert editor.places[session].startswith("r")
+    server = await editor.connect(house, host)
+    await editor.answered(name)
+    await editor.until(lambda: not server._running)
+    told = editor.got[before:]
+    before = len(editor.got)
+    await editor.answered(editor.ask("session/load", **params))
+    assert editor.got[before:-1] == told[:-1]
+    assert [session] == list(house.registry.live)
+    await editor.leave()
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+async def test_a_session_that_is_closed_while_a_prompt_is_looked_for(
+    house: House, monkeypatch: pytest.MonkeyPatch, *, is_over: bool
+) -> None:
+    """Another client closes it in that moment: the prompt is answered all the same, or begun in the session opened anew."""
+    editor = Editor()
+    await editor.connect(house, host := house.host())
+    await editor.answered(editor.ask("initialize", **INITIALIZE))
+    new = await editor.answered(editor.ask("session/new", cwd=str(house.root), mcpServers=[]))
+    session = new["result"]["sessionId"]
+    if not is_over:
+        await editor.leave()
+    prompt = editor.ask("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "say here"}])
+    if is_over:
+        await editor.until(lambda: "here" in editor.texts)
+        await editor.leave()
+        await house.registry.live[session].idle()
+        editor.got = [each for each in editor.got if each.get("id") != prompt]
+        editor.settled.discard(editor.count)
+        editor.kept[editor.count] = dumps(
+            {
+                "jsonrpc": "2.0",
+                "id": prompt,
+                "method": "session/prompt",
+                "params": {"sessionId": session, "prompt": [{"type": "text", "text": "say here"}]},
+            }
+        )
+    look = rejoin._end_of
+
+    async def closed(*where: Any) -> Any:
+        found = await look(*where)
+        await house.registry.close(session)
+        return found
+
+    monkeypatch.setattr(rejoin, "_end_of", closed)
+    await editor.connect(house, host)
+    assert {"stopReason": "end_turn"} == (await editor.answered(prompt))["result"]
+    assert 1 == editor.texts.count("here")
     await editor.leave()

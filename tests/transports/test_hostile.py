@@ -203,3 +203,24 @@ def test_one_client_too_many(tmp_path: Path) -> None:
         while "error" in Plain(daemon.connect()).ask_first():
             assert time.monotonic() < end
         assert first.new(tmp_path)
+
+
+def test_a_hello_that_asks_for_help(house: House) -> None:
+    """argparse would end the process: it is refused like any other command line that is wrong, and the daemon goes on."""
+    body = b"arg=attach\0arg=--help"
+    sock = house.daemon.connect()
+    sock.sendall(b"acpd-shim 1 %b %d\n%b" % (TOKEN, len(body), body))
+    assert sock.recv(1000).startswith(b"acpd-daemon 1 no 2 ")
+    assert "end_turn" == house.good.prompt(house.session)["result"]["stopReason"]
+
+
+def test_many_that_come_at_once_are_not_too_many(tmp_path: Path) -> None:
+    """The limit holds also among shims whose words are being looked at at the same time."""
+    with Serving(tmp_path, AGENT, toml="[daemon]\nconnections = 4\n") as daemon:
+        kept = [daemon.client() for _ in range(3)]
+        shims = [daemon.connect() for _ in range(4)]
+        for number, shim in enumerate(shims):
+            shim.sendall(b"acpd-shim 1 %032x 13\narg=run\0arg=x" % number)
+        answers = [shim.recv(1000).split(b" ")[2].strip() for shim in shims]
+        assert [b"no", b"no", b"no", b"ok"] == sorted(answers)
+        assert kept

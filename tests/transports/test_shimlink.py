@@ -90,6 +90,13 @@ def test_the_frames_of_one_line_have_places_of_their_own() -> None:
     assert b"s:6.1 - a\ns:6.2 - b\ns:7 - c\n" == cursors.placed(b"s", 7, b"a\nb\nc\n")
 
 
+def test_frames_that_are_left_out_count_in_the_places_of_the_others() -> None:
+    """A connection that is lost twice within a line goes on where the second one stood."""
+    assert b"s:6.2 - b\ns:7 - c\n" == cursors.placed(b"s", 7, b"a\nb\nc\n", 1)
+    assert b"s:7 - c\n" == cursors.placed(b"s", 7, b"a\nb\nc\n", 2)
+    assert b"" == cursors.placed(b"s", 7, b"a\nb\nc\n", 3)
+
+
 class Line:
     """A peer of a shim with a list for a stream."""
 
@@ -157,6 +164,14 @@ async def test_a_line_without_a_number_ends_the_connection() -> None:
     """Who does not speak as a shim is not one."""
     line = Line()
     assert [b"closed"] == await line.says(b'{"jsonrpc":"2.0","id":1,"method":"initialize"}')
+
+
+async def test_a_line_that_was_cut_is_not_handled() -> None:
+    """The connection was lost before its newline: the shim sends it again, so it is none yet, whole as it may look."""
+    line = Line()
+    line.peer.data_received(b'1 {"jsonrpc":"2.0","method":"_other/ping"}')
+    line.peer.connection_lost(None)
+    assert [("closed", None)] == line.owner.events
 
 
 async def test_ids_are_never_used_by_two_daemons() -> None:
