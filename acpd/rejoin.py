@@ -81,9 +81,11 @@ async def _set_up_again(
 
 async def reattach(connection: Connection, session_id: str, cursor: Cursor, how: Wanted | None) -> Attachment | None:
     """Go on where the client stands. None if the session cannot be opened; who asks for it next is told why."""
+    session, over = None, list[str]()
     try:
-        session = await connection.registry.open(session_id)
-        over = await _answered_meanwhile(session, cursor.seq)
+        while session is None or connection.registry.at_hand(session_id) is not session:  # somebody else closed it meanwhile
+            session = await connection.registry.open(session_id)
+            over = await _answered_meanwhile(session, cursor.seq)
     except AcpdError as error:
         connection.log("session not taken up again", f"{session_id}: {error}")
         return None

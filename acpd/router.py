@@ -358,16 +358,19 @@ class Connection:
         session.audience.start(attachment)
 
     async def _open(self, said: messages.OldSession, how: attaching.Wanted) -> LiveSession:
-        try:
-            session = await self.registry.open(said.sessionId)
-        except SessionNotFound:
-            session = await adoption.adopt(self, said, how.params)
-        if not await listing.same_folder(said.cwd, session.header):
-            raise RequestError(
-                errors.INVALID_PARAMS,
-                f"session {session.id} has the working directory {session.header.cwd}",
-                {"expected": session.header.cwd},
-            )
+        """The caller attaches before it waits for anything."""
+        session = None
+        while session is None or self.registry.at_hand(session.id) is not session:  # somebody else closed it meanwhile
+            try:
+                session = await self.registry.open(said.sessionId)
+            except SessionNotFound:
+                session = await adoption.adopt(self, said, how.params)
+            if not await listing.same_folder(said.cwd, session.header):
+                raise RequestError(
+                    errors.INVALID_PARAMS,
+                    f"session {session.id} has the working directory {session.header.cwd}",
+                    {"expected": session.header.cwd},
+                )
         if how.starts or (session.host is None and not how.observer):  # agents get the environment of this client
             session.host = self.host
         return session

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 OPEN_REQUESTS = 1000
 """Requests of an agent that may wait for a client; the next is refused, so that a flood costs no memory."""
-EARLY_LINES = 1000
-"""Updates kept for a session whose id the agent has not told yet."""
+EARLY_LINES, EARLY_BYTES = 1000, 16 * 1024 * 1024
+"""Updates kept for a session whose id the agent has not told yet; the last of them may be over it."""
 LAST_WORDS = 0.3
 """Seconds that output may still come after the process has ended (its children can hold the pipe)."""
 STDERR_TAIL = 2048
@@ -96,6 +96,7 @@ class AgentLink:
         self._runtime = runtime
         self._grace = grace
         self._early: list[tuple[bytes, int]] = []
+        self._early_size = 0
         self._line = b""
         self._run: TextRun | None = None
         self.peer.shortcut = self._shortcut
@@ -318,8 +319,9 @@ class AgentLink:
         if method == "session/update":
             if self.mode is Mode.LIVE:
                 self._update(raw, self.peer.position)
-            elif self.mode is Mode.EARLY and len(self._early) < EARLY_LINES:
+            elif self.mode is Mode.EARLY and len(self._early) < EARLY_LINES and self._early_size < EARLY_BYTES:
                 self._early.append((raw, self.peer.position))
+                self._early_size += len(raw)
         elif method == "$/cancel_request":
             self._withdraw(raw)
         elif self.session is not None and (method.startswith("_") or method == "elicitation/complete"):
