@@ -106,6 +106,14 @@ class Ask:
     def may_go_to(self, client: Client) -> bool:
         return self.method == PERMISSION or self.mode in client.capabilities.elicitation
 
+    def is_answer(self, result: bytes) -> bool:
+        """Whether this can be read as one; what it says is another matter."""
+        try:
+            (_decode_permission_result if self.method == PERMISSION else _decode_elicitation_result)(result)
+        except msgspec.DecodeError:
+            return False
+        return True
+
     def judged(self, result: bytes) -> bytes:
         """What the agent is told for this answer of a client: the answer, or a refusal if it is not one that was offered."""
         try:
@@ -194,7 +202,7 @@ class Asks:
     def _answered(self, ask: Ask, client: Client, result: bytes | None, error: RequestError | None) -> None:
         if ask.id not in self._open or client not in ask.clients or isinstance(error, Unanswered):
             return  # late, or the client is gone, which is no answer: see `left`
-        if result is None:
+        if result is None or not ask.is_answer(result):
             ask.clients.remove(client)
             ask.failed.append(client)
             if self._may_be_answered(ask):

@@ -176,6 +176,7 @@ class Daemon:
         self.settle_down()
         await stopping.wait()
         await self.stop()
+        await self.end_threads()
         return 0
 
     async def _recover(self, registry: Registry) -> None:
@@ -211,6 +212,11 @@ class Daemon:
         closings = [part.close for store, _ in self.tenants for part in (store.journals, store.catalog, store.session)]
         closed = [await self._steps(CLOSE_SECONDS, closing) for closing in closings]
         self.stuck = not (drained and all(closed))
+
+    async def end_threads(self) -> None:
+        """The last step: one may block, e.g. on a file that is a pipe, and the interpreter would wait for it."""
+        if not await self._steps(CLOSE_SECONDS, asyncio.get_running_loop().shutdown_default_executor):
+            self.stuck = True
 
     async def _close_sessions(self) -> None:
         await asyncio.gather(*(self._step(registry.stop(interrupt=True)) for _, registry in self.tenants))

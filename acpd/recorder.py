@@ -69,6 +69,7 @@ class Recorder:
         "_last",
         "_run",
         "_tasks",
+        "error",
         "fold",
         "scribe",
         "shape",
@@ -77,12 +78,19 @@ class Recorder:
     )
 
     def __init__(
-        self, session: bytes, scribe: Scribe, audience: Audience, tasks: Tasks, hold: Callable[[], Callable[[], None]]
+        self,
+        session: bytes,
+        scribe: Scribe,
+        audience: Audience,
+        tasks: Tasks,
+        hold: Callable[[], tuple[Callable[[], None], Callable[[], bool]]],
     ) -> None:
         self.scribe = scribe
         self.fold = scribe.fold
         self.tip = scribe.fold.leaf
         """The newest entry of the newest turn: where the agent's updates hang."""
+        self.error: StoreError | None = None
+        """Why a big string cannot be stored that somebody waits for."""
         self.warnings = 0
         """Updates that could be sent to nobody."""
         self._id = session
@@ -155,44 +163,48 @@ class Recorder:
 
     def _big_update(self, params: bytes, members: frames.Params, look: updates.Look, source: Source, stored: str) -> None:
         """Its big strings are stored first; what the agent says next waits for that."""
-        release = self._hold()
+        release, wanted = self._hold()
         self._behind = []
         self.shape = None
 
         async def store() -> None:
             try:
                 text, offsets, found = await asyncio.to_thread(blobs.extract, params)
-                await self.put_blobs(found, patient=True)
+                await self.put_blobs(found, wanted)
                 more = b',"blobs":%b' % encode(offsets) if offsets else b""
-                self._update(params, members, look, source, stored, more, text)
+                if wanted():
+                    self._update(params, members, look, source, stored, more, text)
             finally:
                 behind, self._behind = self._behind or [], None
-                for said in behind:
+                for said in behind if wanted() else ():
                     self.update(*said)
                 self._audience.publish()
                 release()
 
         self._tasks.spawn(store(), name="blobs")
 
-    async def put_blobs(self, found: list[tuple[str, bytes]], *, patient: bool = False) -> None:
+    async def put_blobs(self, found: list[tuple[str, bytes]], wanted: Callable[[], bool] | None = None) -> None:
         """As `Journal.put_blobs`, tried again while the disk says no.
 
-        Raises StoreError after GIVE_UP seconds; if `patient`, the owner of the scribe is told then, and it goes on.
+        Raises StoreError after GIVE_UP seconds; with `wanted` the owner of the scribe is told then, and it goes on for as long
+        as that is true.
         """
         loop = asyncio.get_running_loop()
         patience = loop.time() + GIVE_UP
-        while found:
-            try:
-                await self.scribe.journal.put_blobs(found)
-            except StoreError as error:
-                if loop.time() >= patience:
-                    if not patient:
-                        raise
-                    patience = float("inf")
-                    self.scribe.give_up(error)
-                await asyncio.sleep(RETRY_EVERY)
-            else:
-                return
+        try:
+            while found and (wanted is None or wanted()):
+                try:
+                    return await self.scribe.journal.put_blobs(found)
+                except StoreError as error:
+                    self.error = error
+                    if loop.time() >= patience:
+                        if wanted is None:
+                            raise
+                        patience = float("inf")
+                        self.scribe.give_up(error)
+                    await asyncio.sleep(RETRY_EVERY)
+        finally:
+            self.error = None
 
     def _update(
         self,

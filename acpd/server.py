@@ -108,6 +108,7 @@ class Server:
         finally:
             with contextlib.suppress(AcpdError):
                 await tenant.store.lease.give_up(LOCK)
+            await daemon.end_threads()
 
     async def _lock(self, tenant: Tenant) -> None:
         """Raises StoreError if another daemon has this store."""

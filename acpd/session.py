@@ -471,13 +471,13 @@ class LiveSession:
 
     # -- trouble with the disk
 
-    def _hold_agent(self) -> Callable[[], None]:
-        """Nothing more of the agent is handled until the returned call."""
+    def _hold_agent(self) -> tuple[Callable[[], None], Callable[[], bool]]:
+        """Nothing more of the agent is handled until the first is called. The second: whether it still is the session's."""
         link = self.link
         if link is None:
-            return lambda: None
+            return (lambda: None), (lambda: True)
         link.hold("blobs")
-        return partial(link.release, "blobs")
+        return partial(link.release, "blobs"), lambda: self.link is link
 
     def _stuck(self, _error: StoreError) -> None:
         if self.link is not None:

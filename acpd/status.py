@@ -113,6 +113,7 @@ def _session(session: LiveSession, user: str | None, attached: dict[Client, list
         behind = max(0, session.scribe.flushed - each.cursor)
         attached.setdefault(each.client, []).append({"session": session.id, "role": role, "behind": behind})
     link = session.link
+    failing = session.scribe.error or session.recorder.error
     return {
         "session": session.id,
         "title": session.fold.title or None,
@@ -124,7 +125,7 @@ def _session(session: LiveSession, user: str | None, attached: dict[Client, list
         "queued": len(session.queue),
         "asks": len(session.fold.asks),
         "clients": len(session.audience.attachments),
-        "failing": str(session.scribe.error) if session.scribe.error is not None else None,
+        "failing": str(failing) if failing is not None else None,
         "link": link.id if link is not None else None,
     }
 

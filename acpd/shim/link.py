@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 VERSION = 1
-ANSWER_SECONDS = 20.0
+ANSWER_SECONDS = 10.0
 """How long a daemon may take to answer a hello."""
 _ANSWER = 64 * 1024
 
@@ -21,6 +21,10 @@ class NoDaemon(Exception):
 
     The errors here are no AcpdErrors: `acpd.errors` would be imported at every start, for nothing.
     """
+
+
+class Silent(NoDaemon):
+    """There is one, which does not answer: another one would not get its store."""
 
 
 class Refused(Exception):
@@ -57,6 +61,8 @@ class Link:
             try:
                 made.sendall(b"acpd-shim %d %b %d\n%b" % (VERSION, self._token, len(body), body))
                 self._hear(made)
+            except TimeoutError:
+                raise Silent(f"the daemon at {self.path} has not answered for {ANSWER_SECONDS:.0f} s") from None
             except OSError as error:
                 raise NoDaemon(f"the daemon at {self.path} does not answer: {error}") from None
             made.setblocking(False)

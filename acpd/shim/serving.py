@@ -69,11 +69,13 @@ class Shim:
 
         Raises Refused for a mistake of the user's.
         """
-        from acpd.shim.link import NoDaemon, Refused
+        from acpd.shim.link import NoDaemon, Refused, Silent
 
         try:
             try:
                 self._join(self._open())
+            except Silent as silent:
+                return str(silent)
             except NoDaemon:
                 return self._start()
         except Refused as refused:

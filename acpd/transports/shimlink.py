@@ -50,7 +50,11 @@ def read_hello(data: bytes) -> tuple[Hello, bytes] | None:
     end = found.end() + size
     if len(data) < end:
         return None
-    return _hello(version, token, data[found.end() : end]), data[end:]
+    try:
+        hello = _hello(version, token, data[found.end() : end])
+    except ValueError:
+        raise ValueError("an item of the hello of the shim cannot be read") from None
+    return hello, data[end:]
 
 
 def _hello(version: int, token: str, body: bytes) -> Hello:

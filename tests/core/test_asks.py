@@ -114,6 +114,16 @@ async def test_an_error_of_one_client_leaves_the_other_to_answer(world: World) -
     assert selected("yes") == await replied(voice)
 
 
+@pytest.mark.parametrize("result", [{}, None, "x", {"outcome": {}}, {"outcome": 3}])
+async def test_what_is_no_answer_leaves_the_other_to_answer(world: World, result: object) -> None:
+    """An answer that cannot be read is as an error; if nobody else is there it is a refusal, never a yes."""
+    _, voice, ask = await asked(world, one := Editor(), two := Editor())
+    one.answer(ask, result)
+    assert [] == voice.replies
+    two.choose(ask, "yes")
+    assert selected("yes") == await replied(voice)
+
+
 async def test_an_ask_outlives_its_client(world: World) -> None:
     """The only client goes away: the ask stays open, is durable, and whoever attaches next is asked under the same id."""
     session, voice, ask = await asked(world, first := Editor())

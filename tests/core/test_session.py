@@ -590,6 +590,33 @@ async def test_a_big_prompt_that_cannot_be_stored(world: World) -> None:
     assert [("p3", "end_turn")] == ends(world.log(session))
 
 
+async def test_what_an_ended_agent_could_not_store_is_in_no_other_turn(world: World) -> None:
+    """A deaf agent is ended while a big string of it finds no room: what it still had to say goes with it."""
+    session, voice = await world.with_agent()
+    attach(session, editor := Editor())
+    real = session.scribe.journal.put_blobs
+
+    async def failing(_found: Any) -> None:
+        raise StoreError("store a blob of", "the session", cause="no space", retryable=True)
+
+    session.scribe.journal.put_blobs = failing  # type: ignore[method-assign]
+    prompt(session, editor, "p1")
+    await voice.prompted()
+    voice.say("before", BIG, "behind")
+    await until(lambda: session.recorder.error is not None)
+    session.cancel()
+    put_forward(session.settings.cancel_timeout + 1)
+    await editor.answered("p1")
+    assert session.link is None
+    session.scribe.journal.put_blobs = real  # type: ignore[method-assign]
+    while session.recorder.is_storing:
+        put_forward(RETRY_EVERY)
+        await asyncio.sleep(0.0005)
+    assert session.recorder.error is None
+    chunks = [entry["params"]["update"]["content"]["text"] for entry in world.log(session).of("update")]
+    assert ["before"] == chunks
+
+
 async def test_an_agent_that_comes_up_while_the_disk_is_full_is_held(world: World) -> None:
     """What it says would have nowhere to go."""
     session = await world.new()

@@ -74,13 +74,13 @@ def trust_a_state_over_the_log(patch: pytest.MonkeyPatch) -> None:
 def a_blob_behind_its_line(patch: pytest.MonkeyPatch) -> None:
     real = Recorder.put_blobs
 
-    async def late(self: Recorder, found: list[tuple[str, bytes]], *, patient: bool = False) -> None:
+    async def late(self: Recorder, found: list[tuple[str, bytes]], wanted: Callable[[], bool] | None = None) -> None:
         before = self.scribe.flushed
 
         async def store() -> None:
             while self.scribe.flushed == before:
                 await asyncio.sleep(0)
-            await real(self, found, patient=patient)
+            await real(self, found, wanted)
 
         self._tasks.spawn(store(), name="late")
 
