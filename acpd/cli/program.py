@@ -109,7 +109,15 @@ def _tell(out: output.Output, values: Namespace, flags: Flags, env: Mapping[str,
         out.say(parser().format_help().rstrip())
     else:
         paths = Paths.find(env)
-        call = Call(out, Config.load(paths, env, flags), paths, env, values)
+        try:
+            call = Call(out, Config.load(paths, env, flags), paths, env, values)
+        except ConfigError as broken:
+            if values.command != "status":
+                raise
+            from acpd.cli import status
+
+            status.despite(Call(out, Config(), paths, env, values), broken)
+            return None
         return _with_daemon(call) if values.command in {"status", "attach"} else _offline(call)
     return None
 
