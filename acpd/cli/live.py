@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from acpd.cli import blocks
-from acpd.cli.transcript import SPEAKERS, Plan, Tool
+from acpd.cli.transcript import SPEAKERS, Plan, Tool, speaker_of
 
 KNOWN = 500
 """Tool calls that are remembered."""
@@ -34,7 +34,7 @@ class Live:
         update = blocks.member(params, "update")
         kind = blocks.words(update, "sessionUpdate")
         if kind in SPEAKERS:
-            speaker = "acpd" if blocks.member(params, "_meta", "acpd.dev/notice") is True else SPEAKERS[kind]
+            speaker = speaker_of(kind, params)
             told = self._chunk(speaker, blocks.words(update, "messageId"), blocks.member(update, "content"))
             return told + self.over() if speaker == "acpd" else told  # a notice is whole: what is typed stands below it
         if kind in {"tool_call", "tool_call_update"}:
