@@ -71,6 +71,8 @@ def _login(env: Mapping[str, str]) -> bool:
 
 def _command(values: Namespace, flags: Flags, env: Mapping[str, str]) -> int:
     at_terminal = os.isatty(0)
+    if flags.standalone and values.command in {"serve", "status", "service"}:
+        raise ConfigError(f"acpd {values.command} is about the daemon, and cannot be standalone", hint="leave that away")
     if values.command == "run" and not values.version:
         from acpd.cli import serve
 
