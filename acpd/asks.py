@@ -2,8 +2,8 @@
 
 An ask is an entry with an id of ours; that id is the request's id to every client, and the answer is an entry too.
 All attached controllers are asked for a permission, the first answer wins and the others are told; an elicitation goes to
-one. An observer is never asked. Nobody there: it waits. Nothing is ever granted because nobody is there: an option that
-was not offered is a refusal.
+one. An observer is never asked, only told that somebody is. Nobody there: it waits. Nothing is ever granted because nobody is
+there: an option that was not offered is a refusal.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from acpd.wire.envelope import encode
 PERMISSION = "session/request_permission"
 ELICITATION = "elicitation/create"
 CANCELLED = {PERMISSION: b'{"outcome":{"outcome":"cancelled"}}', ELICITATION: b'{"action":"cancel"}'}
+
+SHOWN = 200
+"""Characters of a question that observers are told."""
 
 Reply = Callable[[bytes | None, RequestError | None], None]
 """Answers the agent's request."""
@@ -51,6 +54,13 @@ class ElicitationParams(Struct, gc=False):
     mode: str
 
 
+class Named(Struct, gc=False):
+    """A tool call, as far as a person needs to know it."""
+
+    toolCallId: str = ""
+    title: str | None = None
+
+
 class Outcome(Struct, gc=False):
     outcome: str
     optionId: str | UnsetType = UNSET
@@ -73,7 +83,21 @@ _decode_elicitation_result = msgspec.json.Decoder(ElicitationResult).decode
 class Ask:
     """One open question. `call` is its JSON-RPC id to clients, raw."""
 
-    __slots__ = ("call", "clients", "failed", "id", "method", "mode", "options", "outgoing", "reply", "request", "seq")
+    __slots__ = (
+        "call",
+        "clients",
+        "failed",
+        "id",
+        "method",
+        "mode",
+        "options",
+        "outgoing",
+        "reply",
+        "request",
+        "seq",
+        "watchers",
+        "what",
+    )
 
     def __init__(self, method: str, params: bytes, session: bytes, request: bytes, reply: Reply) -> None:
         """Raises RequestError(INVALID_PARAMS) if the agent's params are not what the method needs."""
@@ -87,15 +111,23 @@ class Ask:
         """Who is asked and has not answered."""
         self.failed: list[Client] = []
         """Who answered with an error."""
+        self.watchers: list[Client] = []
+        """Observers that know of it."""
         self.options: list[Option] = []
         self.mode = ""
+        self.what = ""
+        """What it is about, for observers."""
         from acpd.wire import asking  # 2 ms that a start need not pay
 
         sound = asking.checked(method, params)
         if method == PERMISSION:
-            self.options = _decode_permission(sound).options
+            found = _decode_permission(sound)
+            self.options = found.options
+            self.what = _title(found.toolCall)
         else:
-            self.mode = _decode_elicitation(sound).mode
+            form = _decode_elicitation(sound)
+            self.mode = form.mode
+            self.what = form.message[:SHOWN]
         self.outgoing = splice.replace(sound, "sessionId", session)
 
     def named(self, identifier: str, seq: int) -> None:
@@ -160,6 +192,7 @@ class Asks:
     def left(self, client: Client) -> None:
         """This client is gone; what it was asked stays open, and what was asked of it alone is asked of who is next."""
         for ask in list(self._open.values()):
+            ask.watchers = [each for each in ask.watchers if each is not client]
             if client in ask.clients:
                 ask.clients.remove(client)
             if not ask.clients:
@@ -183,6 +216,9 @@ class Asks:
         """Ask one client, if the question is still open and this client's."""
         ask = self._open.get(identifier)
         client = attachment.client
+        if ask is not None and attachment.observer and client not in ask.watchers:
+            ask.watchers.append(client)
+            self._audience.tell(attachment, "info", "A question is open", ask.what)
         if ask is None or attachment.observer or client in ask.clients or not ask.may_go_to(client):
             return
         if ask.method == ELICITATION and (ask.clients or client is not self._one_for(ask)):
@@ -226,6 +262,9 @@ class Asks:
         for client in ask.clients:
             if client is not but:
                 _forget(ask, client)
+        for attachment in self._audience.attachments:
+            if attachment.observer and attachment.client in ask.watchers:
+                self._audience.tell(attachment, "info", "The question is over", ask.what)
 
     def close_all(self, by: str) -> None:
         """Every open ask is answered "cancelled", which is never a yes."""
@@ -237,6 +276,12 @@ class Asks:
         for ask in list(self._open.values()):
             if ask.request == request:
                 self._close(ask, None, "agent")
+
+
+def _title(call: Raw) -> str:
+    """What a permission is about: the tool call's title, or its id, which an update has told before."""
+    named = msgspec.json.decode(call, type=Named)
+    return (named.title or f"tool call {named.toolCallId}")[:SHOWN]
 
 
 def _forget(ask: Ask, client: Client) -> None:

@@ -245,16 +245,20 @@ class Audience:
 
     def notice(self, severity: str, title: str, description: str) -> None:
         """Something passing for the user: a `notice` where the client knows them, else a message. Not stored."""
+        for attachment in self.attachments:
+            self.tell(attachment, severity, title, description)
+
+    def tell(self, attachment: Attachment, severity: str, title: str, description: str) -> None:
+        """A notice for one client."""
         said = encode({"sessionUpdate": "notice", "severity": severity, "title": title, "description": description})
         text = encode({"type": "text", "text": f"[acpd] {title}: {description}\n\n"})
         message = b'{"sessionUpdate":"agent_message_chunk","content":%b,"messageId":"%b"}' % (
             text,
             self._scribe.new_id().encode(),
         )
-        for attachment in self.attachments:
-            update = said if "notice" in attachment.client.kinds else message
-            params = b'{"sessionId":%b,"update":%b,"_meta":{"acpd.dev/notice":true}}' % (self._id, update)
-            attachment.client.notify("session/update", params)
+        update = said if "notice" in attachment.client.kinds else message
+        params = b'{"sessionId":%b,"update":%b,"_meta":{"acpd.dev/notice":true}}' % (self._id, update)
+        attachment.client.notify("session/update", params)
 
 
 def import_replay() -> None:

@@ -111,7 +111,7 @@ class Connection:
     # -- acpd.peer.Owner
 
     def on_bad_line(self, why: str, /) -> None:
-        self.log("bad line from the client", why)
+        self.log("dropped a line of the client", why)
 
     def on_batch_end(self) -> None:
         """Nothing is buffered here."""

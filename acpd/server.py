@@ -14,9 +14,9 @@ from typing import NamedTuple
 from acpd import systemd
 from acpd.agents.pool import Host
 from acpd.agents.process import allow_many_descriptors
-from acpd.config import AgentChoice, Config, Paths
+from acpd.config import OFFLINE, AgentChoice, Config, Paths
 from acpd.daemon import Daemon, Tenant
-from acpd.errors import AcpdError, SessionBusy, StoreError
+from acpd.errors import AcpdError, ConfigError, SessionBusy, StoreError
 from acpd.logger import Logger
 from acpd.peer import Peer
 from acpd.reload import read_again
@@ -34,6 +34,8 @@ LOCK = Key(agent=".acpd", session=".acpd-daemon")
 """What a daemon holds of a store: a lease like a session's, of a name that no session has."""
 LOCK_TIMEOUT = 18.0
 """Seconds that a daemon which a shim started waits for one that is stopping."""
+SPARE = 8
+"""Clients over the limit that may ask what the daemon does."""
 LOOK = 1.0
 """Seconds between two looks at whether anybody needs a daemon that may end by itself."""
 
@@ -202,31 +204,36 @@ class Server:
 
     async def _admit(self, hello: Hello | None, caller: Caller) -> Peer:
         """See transports.unix.Admit."""
-        self._check_room()
+        self._check_room(hello, caller)
         if hello is None:
             config = self._daemon.config
             host = Host(config.choose(), systemd.without_ours(os.environ))
             return (await self._connected(config.user, caller, host)).peer
         if hello.version > VERSION:
             raise StoreError("serve", f"a shim of version {hello.version}", cause=f"this daemon knows {VERSION}")
-        asked = await asyncio.to_thread(self._terms.understand, hello)
+        try:
+            asked = await asyncio.to_thread(self._terms.understand, hello)
+        except ConfigError:
+            if not only_looks:
+                raise
+            asked = Asked(self._daemon.config, self._daemon.config.choose(OFFLINE))
         self._check_store(asked.config)
         for old in [each for each in self._daemon.connections if each.token == hello.token]:
             old.peer.abort()  # its shim has lost it
         host = Host(asked.choice, hello.env, hello.cwd)
         return (await self._connected(asked.config.user, caller, host, hello)).peer
 
-    def _check_room(self) -> None:
+    def _check_room(self, hello: Hello | None, caller: Caller) -> None:
         """Raises StoreError where nobody else is served."""
         if self._stopping.is_set():
             raise StoreError("serve", "a new client", cause="acpd is stopping", hint="try again in a moment")
-        limit = self._limit()
-        if len(self._daemon.connections) >= limit:
+        limit, only_looks = self._limit(), _only_looks(hello, caller)
+        if len(self._daemon.connections) >= limit + (SPARE if only_looks else 0):
             raise StoreError("serve", "a new client", cause=f"{limit} are connected", hint="raise [daemon] connections")
 
     async def _connected(self, user: str | None, caller: Caller, host: Host, hello: Hello | None = None) -> Connection:
         tenant = await self._daemon.tenant(user if caller.uid == os.geteuid() else _name_of(caller.uid))
-        self._check_room()  # others came meanwhile, or the signal to stop
+        self._check_room(hello, caller)  # others came meanwhile, or the signal to stop
         more = {} if hello is None else {"peer": ShimPeer, "earlier": hello.earlier}
         made = self._daemon.connection(tenant, host, **more)
         self._came[made] = Came(caller, time.monotonic())
@@ -254,6 +261,12 @@ class Server:
             )
         if ours.sync == "process" and theirs.sync == "power":  # more than was asked for is no reason
             raise StoreError("serve", 'a client that wants storage.sync = "power"', cause='this daemon has "process"')
+
+
+def _only_looks(hello: Hello | None, caller: Caller) -> bool:
+    """Whether this is our own user's `acpd status`, as acpd.cli.reaching says hello: it must work when little else does."""
+    words = hello.arguments if hello is not None else ()
+    return words[-1:] == ("status",) and all("=" in word for word in words[:-1]) and caller.uid in {0, os.geteuid()}
 
 
 async def _idle(sessions: Sequence[LiveSession]) -> None:

@@ -185,7 +185,8 @@ class LiveSession:
             self._begin(prompt)
             return
         if len(self.queue) >= self.settings.queue:
-            raise RequestError(errors.INTERNAL_ERROR, f"the queue of this session is full ({self.settings.queue} prompts)")
+            full = f"the queue of this session is full ({self.settings.queue} prompts): raise [sessions] queue"
+            raise RequestError(errors.INTERNAL_ERROR, full)
         self.queue.append(prompt)
         self._note_queue()
         self.audience.publish()

@@ -56,8 +56,11 @@ def _age(text: str) -> int:
     return seconds
 
 
-def common() -> Parser:
-    """The flags that stand before or after a command. What is not given is not set, so neither place hides the other."""
+def common(*, standalone: bool = True) -> Parser:
+    """The flags that stand before or after a command. What is not given is not set, so neither place hides the other.
+
+    `standalone`: whether it can be of interest if there is a daemon.
+    """
     parser = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     group = parser.add_argument_group("everywhere")
     group.add_argument("--config", metavar="FILE", help="read this acpd.toml")
@@ -65,7 +68,8 @@ def common() -> Parser:
     group.add_argument("--backend", metavar="NAME", help="workspace, json or sqlite")
     group.add_argument("--storage", metavar="PATH", help="the folder of the store")
     group.add_argument("--sync", metavar="MODE", help="power or process")
-    group.add_argument("--standalone", action="store_true", help="one process, no daemon")
+    if standalone:
+        group.add_argument("--standalone", action="store_true", help="one process, no daemon")
     group.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
     return parser
 
@@ -106,37 +110,38 @@ def _add_changes(commands: Any, shared: Parser) -> None:
 
 
 def _add_commands(top: Parser, shared: Parser) -> None:
+    plain = common(standalone=False)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     run = commands.add_parser("run", parents=[shared], help="serve any ACP agent: acpd run -- COMMAND ARG...")
     run.add_argument("--name", metavar="NAME", help="the name under which its sessions are kept")
     run.add_argument("words", nargs="*", metavar="COMMAND", help="the agent; put -- before it")
 
-    serve = commands.add_parser("serve", parents=[shared], help="serve many clients on a Unix socket: the daemon")
+    serve = commands.add_parser("serve", parents=[plain], help="serve many clients on a Unix socket: the daemon")
     serve.add_argument(
         "--idle-exit", type=_number, metavar="SECONDS", help="end when there was no client and no agent for so long"
     )
 
-    status = _add_clients(commands, shared)
+    status = _add_clients(commands, shared, plain)
 
-    ls = commands.add_parser("ls", parents=[shared], help="list the sessions of this folder, newest first")
+    ls = commands.add_parser("ls", parents=[plain], help="list the sessions of this folder, newest first")
     ls.add_argument("--all", action="store_true", help="of every folder")
     ls.add_argument("--limit", type=_number, default=50, metavar="N", help="at most N, 0: all (default 50)")
 
-    show = commands.add_parser("show", parents=[shared], help="show the conversation of a session")
+    show = commands.add_parser("show", parents=[plain], help="show the conversation of a session")
     show.add_argument("--last", type=_number, default=0, metavar="N", help="only its last N entries")
-    tree = commands.add_parser("tree", parents=[shared], help="show the branches of a session")
+    tree = commands.add_parser("tree", parents=[plain], help="show the branches of a session")
     tree.add_argument("--all", action="store_true", help="every turn, also of long stretches")
     for command in (show, tree):
         command.add_argument("id", metavar="ID", help="a session's id, or the beginning of one")
 
-    search = commands.add_parser("search", parents=[shared], help="find words in the sessions of this folder, newest first")
+    search = commands.add_parser("search", parents=[plain], help="find words in the sessions of this folder, newest first")
     _add_search(search)
 
     _add_care(commands, shared)
-    _add_service(commands, shared)
+    _add_service(commands, plain)
     _add_changes(commands, shared)
-    paths = commands.add_parser("paths", parents=[shared], help="show where things are")
-    logs = commands.add_parser("logs", parents=[shared], help="show what agents wrote to stderr")
+    paths = commands.add_parser("paths", parents=[plain], help="show where things are")
+    logs = commands.add_parser("logs", parents=[plain], help="show what agents wrote to stderr")
     logs.add_argument("id", metavar="ID", nargs="?", help="only the agent of this session")
     logs.add_argument("--lines", type=_number, default=20, metavar="N", help="the last N lines of each (default 20)")
     config = commands.add_parser("config", parents=[shared], help="show the configuration and where each value comes from")
@@ -145,13 +150,13 @@ def _add_commands(top: Parser, shared: Parser) -> None:
     show.add_argument("--json", action="store_true", help="one entry of the log on each line, as it is stored")
 
 
-def _add_clients(commands: Any, shared: Parser) -> Any:
+def _add_clients(commands: Any, shared: Parser, plain: Parser) -> Any:
     """The commands that are the daemon's clients. `acpd status`."""
     attach = commands.add_parser("attach", parents=[shared], help="follow a session in a terminal, and talk in it")
     attach.add_argument("id", metavar="ID", help="a session's id, or the beginning of one")
     attach.add_argument("--observe", action="store_true", help="only watch")
     attach.add_argument("--no-replay", action="store_true", help="begin with what is said from now on")
-    return commands.add_parser("status", parents=[shared], help="show what the daemon does at the moment")
+    return commands.add_parser("status", parents=[plain], help="show what the daemon does at the moment")
 
 
 def _add_care(commands: Any, shared: Parser) -> None:
@@ -177,8 +182,8 @@ def _add_care(commands: Any, shared: Parser) -> None:
         command.add_argument("--json", action="store_true", help="one JSON value on stdout")
 
 
-def _add_service(commands: Any, shared: Parser) -> None:
-    service = commands.add_parser("service", parents=[shared], help="let systemd run the daemon")
+def _add_service(commands: Any, plain: Parser) -> None:
+    service = commands.add_parser("service", parents=[plain], help="let systemd run the daemon")
     service.add_argument(
         "action", choices=("install", "uninstall"), metavar="install|uninstall", help="write or remove the units"
     )

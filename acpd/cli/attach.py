@@ -7,6 +7,7 @@ lines answer questions where one is open.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from msgspec import UNSET
 import acpd
 from acpd.cli import blocks, output
 from acpd.cli.live import Live
-from acpd.cli.questions import Form, Permission, Question
+from acpd.cli.questions import CANCEL, DECLINE, Form, Permission, Question
 from acpd.cli.reaching import Through
 from acpd.cli.showing import heading
 from acpd.cli.store import exists, opened, resolve
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 LEAVE_SECONDS = 6.0
 """For what was typed last to reach the daemon; a shim gives it 5."""
 HELP = "A line is a prompt, one that ends with \\ goes on. Ctrl-C cancels the turn, Ctrl-D leaves: the session goes on."
+RECALLED = 1000
+"""Entries, the last ones, in which the tool call of an open question is looked up that was told to nobody here."""
 HELP_OBSERVER = "Only watching. Ctrl-C leaves: the session goes on."
 
 
@@ -48,11 +51,8 @@ def attach(call: Call) -> int:
     session, header, fold = asyncio.run(_find(call))
     through = Through(call, "attach", session)
     through.connect()
-    for line in heading(session, header, fold):
-        call.out.say(line)
-    output.note(HELP_OBSERVER if call.values.observe else HELP)
-    call.out.flush()
-    return asyncio.run(_follow(call, through, session, fold.cwd or header.cwd))
+    head = [*heading(session, header, fold)]
+    return asyncio.run(_follow(call, through, session, fold.cwd or header.cwd, head))
 
 
 async def _find(call: Call) -> tuple[str, Header, Fold]:
@@ -61,21 +61,26 @@ async def _find(call: Call) -> tuple[str, Header, Fold]:
         return key.session, *await store.journals.peek(key)
 
 
-async def _follow(call: Call, through: Through, session: str, cwd: str) -> int:
-    return await _Attached(call, through, session).run(cwd)
+async def _follow(call: Call, through: Through, session: str, cwd: str, head: list[str]) -> int:
+    return await _Attached(call, through, session, head).run(cwd)
 
 
 class _Attached:
     """Owner of the peer (acpd.peer.Owner)."""
 
-    def __init__(self, call: Call, through: Through, session: str) -> None:
+    def __init__(self, call: Call, through: Through, session: str, head: list[str]) -> None:
+        self._call = call
         self._out = call.out
+        self._head = head
+        """Told before anything else, once the session is ours."""
         self._observes: bool = call.values.observe
         self._replay = "none" if call.values.no_replay else "full"
         self._through = through
         self._session = session
         self._live = Live()
         self._peer = Peer(self, strict=False)
+        self._early: list[tuple[bytes, str, Params]] = []
+        """Requests that came before the session was joined."""
         self._questions: dict[bytes, Question] = {}
         """By the raw ids of their requests, oldest first. The first one is shown."""
         self._withdrawn = False
@@ -88,7 +93,7 @@ class _Attached:
         self._closed = asyncio.Event()
         self._loaded = False
         self._interrupted = False
-        """Ctrl-C was the last that was typed."""
+        """Ctrl-C was the last that was typed, whatever has ended since."""
         self._person = sys.stdin is not None and sys.stdin.isatty()
         self._typed: Typed | None = None
         self._input_over = False
@@ -139,9 +144,23 @@ class _Attached:
             except Unanswered:
                 await self._leave.wait()
                 return False
+        if self._replay == "none":
+            await self._recall()
         self._loaded = True
+        self._begin()
         self._write(self._live.over(), flush=True)  # the end of the replay
+        early, self._early = self._early, []
+        for each in early:
+            self.on_request(*each)
         return True
+
+    async def _recall(self) -> None:
+        """What a question that is open may be about was told before us."""
+        with contextlib.suppress(AcpdError):  # a question that names less is still one
+            async with opened(self._call.config, recover=False) as store:
+                key = await resolve(store, self._session, self._call.config.user)
+                for line in await store.journals.last(key, RECALLED):
+                    self._live.recall(blocks.member(blocks.parsed(line.params), "update"))
 
     async def _say_goodbye(self, writer: asyncio.WriteTransport) -> None:
         """What was sent reaches the daemon first."""
@@ -159,7 +178,9 @@ class _Attached:
 
     def on_request(self, identifier: bytes, method: str, params: Params, /) -> None:
         said = blocks.parsed(params)
-        if method == "session/request_permission":
+        if not self._loaded:
+            self._early.append((identifier, method, params))
+        elif method == "session/request_permission":
             title = self._live.title(blocks.words(said, "toolCall", "toolCallId"))
             self._asked(identifier, Permission(said, title))
         elif method == "elicitation/create":
@@ -172,6 +193,7 @@ class _Attached:
             self._write(self._live.update(blocks.parsed(params)))
         elif method == "$/cancel_request" and params is not UNSET:
             identifier = _request_id(bytes(params))
+            self._early = [each for each in self._early if each[0] != identifier]
             if identifier in self._questions:
                 self._tell(["ask: no answer is needed any more"])
                 self._withdrawn = self._withdrawn or next(iter(self._questions)) == identifier
@@ -198,6 +220,8 @@ class _Attached:
         """A reader that has gone ends it, as it ends other commands."""
         if self._leave.is_set():
             return
+        if text:
+            self._begin()
         try:
             self._out.write(text)
             if flush:
@@ -205,6 +229,13 @@ class _Attached:
         except OSError as error:
             self._error = error
             self._leave.set()
+
+    def _begin(self) -> None:
+        """Once, before whatever is told first: who is refused is told nothing else."""
+        head, self._head = self._head, []
+        if head:
+            self._write("".join(f"{line}\n" for line in head), flush=True)
+            output.note(HELP_OBSERVER if self._observes else HELP)
 
     def _tell(self, lines: list[str]) -> None:
         self._write(self._live.lines(lines), flush=True)
@@ -244,6 +275,10 @@ class _Attached:
             self._cancel()
         elif self._questions:
             self._answer(line)
+        elif line.rstrip() in {DECLINE, CANCEL}:
+            self._tell(["ask: nothing is asked"])
+        elif line.rstrip() == "/help":
+            self._tell([HELP])
         elif line.strip():
             self._prompt(line)
 
@@ -258,6 +293,7 @@ class _Attached:
             self._tell(question.shown())
             return
         self._peer.answer(identifier, result)
+        self._tell([f"ask: answered with {question.answer(result)}"])
         self._settle(identifier)
 
     def _prompt(self, text: str) -> None:
@@ -272,7 +308,6 @@ class _Attached:
             return
         self._turns -= 1
         self._failed = self._failed or error is not None
-        self._interrupted = False
         reason = blocks.words(_decoded(result), "stopReason") if error is None else output.one_line(str(error))
         self._tell([f"turn ended: {reason}", ""])
         self._leave_if_over()
@@ -300,7 +335,8 @@ class _Attached:
         self._interrupted = True
         self._live.typed()
         self._cancel()
-        output.note("cancelled what was running; Ctrl-C again leaves")
+        what = "the turn is cancelled" if self._turns else "no turn of yours runs; one of somebody else is cancelled"
+        output.note(f"{what}; Ctrl-C again leaves")
 
     def _cancel(self) -> None:
         self._peer.notify("session/cancel", encode({"sessionId": self._session}))

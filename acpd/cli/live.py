@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from acpd.cli import blocks
-from acpd.cli.transcript import SPEAKERS, Plan, Tool
+from acpd.cli.transcript import SPEAKERS, Plan, Tool, speaker_of
 
 KNOWN = 500
 """Tool calls that are remembered."""
@@ -34,8 +34,9 @@ class Live:
         update = blocks.member(params, "update")
         kind = blocks.words(update, "sessionUpdate")
         if kind in SPEAKERS:
-            speaker = "acpd" if blocks.member(params, "_meta", "acpd.dev/notice") is True else SPEAKERS[kind]
-            return self._chunk(speaker, blocks.words(update, "messageId"), blocks.member(update, "content"))
+            speaker = speaker_of(kind, params)
+            told = self._chunk(speaker, blocks.words(update, "messageId"), blocks.member(update, "content"))
+            return told + self.over() if speaker == "acpd" else told  # a notice is whole: what is typed stands below it
         if kind in {"tool_call", "tool_call_update"}:
             return self._tool(update)
         if kind == "plan":
@@ -43,6 +44,14 @@ class Live:
             plan.entries = blocks.items(update, "entries")
             return self.lines(plan.lines())
         return ""  # modes, commands, usage: for clients that have a place for them
+
+    def recall(self, update: Any) -> None:
+        """What was said of a tool call before anything was told here. Nothing is told of it now."""
+        if blocks.words(update, "sessionUpdate") in {"tool_call", "tool_call_update"}:
+            name = blocks.words(update, "toolCallId")
+            tool, told = self._tools.get(name, (Tool(), ""))
+            tool.update(update)
+            self._keep(name, tool, told)
 
     def lines(self, lines: Sequence[str]) -> str:
         """These, behind whatever was being said."""
@@ -94,12 +103,16 @@ class Live:
 
     def _tool(self, update: Any) -> str:
         name = blocks.words(update, "toolCallId")
-        tool, told = self._tools.pop(name, (Tool(), ""))
+        tool, told = self._tools.get(name, (Tool(), ""))
         tool.update(update)
         status = blocks.words(tool.members, "status") or "pending"
-        self._tools[name] = (tool, status)
-        if len(self._tools) > KNOWN:
-            del self._tools[next(iter(self._tools))]
+        self._keep(name, tool, status)
         if told and (status == told or status not in _OVER):
             return ""
         return self.lines(tool.lines())
+
+    def _keep(self, name: str, tool: Tool, told: str) -> None:
+        self._tools.pop(name, None)
+        self._tools[name] = (tool, told)
+        if len(self._tools) > KNOWN:
+            del self._tools[next(iter(self._tools))]

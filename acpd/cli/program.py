@@ -71,6 +71,8 @@ def _login(env: Mapping[str, str]) -> bool:
 
 def _command(values: Namespace, flags: Flags, env: Mapping[str, str]) -> int:
     at_terminal = os.isatty(0)
+    if flags.standalone and values.command in {"serve", "status", "service"}:
+        raise ConfigError(f"acpd {values.command} is about the daemon, and cannot be standalone", hint="leave that away")
     if values.command == "run" and not values.version:
         from acpd.cli import serve
 
@@ -109,7 +111,15 @@ def _tell(out: output.Output, values: Namespace, flags: Flags, env: Mapping[str,
         out.say(parser().format_help().rstrip())
     else:
         paths = Paths.find(env)
-        call = Call(out, Config.load(paths, env, flags), paths, env, values)
+        try:
+            call = Call(out, Config.load(paths, env, flags), paths, env, values)
+        except ConfigError as broken:
+            if values.command != "status":
+                raise
+            from acpd.cli import status
+
+            status.despite(Call(out, Config(), paths, env, values), broken)
+            return None
         return _with_daemon(call) if values.command in {"status", "attach"} else _offline(call)
     return None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Raw
+
 from acpd.cli import blocks
 from acpd.cli.output import one_line
 from acpd.wire.envelope import encode
@@ -18,6 +20,7 @@ class Permission:
     """session/request_permission: a number chooses."""
 
     def __init__(self, params: Any, title: str) -> None:
+        self._params = params
         self._options = blocks.items(params, "options")
         self._question = blocks.question("permission", params, title)
         self._content = blocks.items(params, "toolCall", "content")
@@ -37,6 +40,10 @@ class Permission:
             raise ValueError(f"a number from 1 to {len(self._options)} answers; /cancel ends the turn")
         chosen = blocks.words(self._options[int(word) - 1], "optionId")
         return encode({"outcome": {"outcome": "selected", "optionId": chosen}})
+
+    def answer(self, result: bytes) -> str:
+        """A result of `take`, for people."""
+        return blocks.answer(self._params, blocks.parsed(Raw(result)), None)
 
 
 class Form:
@@ -82,6 +89,10 @@ class Form:
             del self._fields[0]
             self._skip()
         return None if self._fields else encode({"action": "accept", "content": self._content})
+
+    def answer(self, result: bytes) -> str:
+        """A result of `take`, for people."""
+        return blocks.words(blocks.parsed(Raw(result)), "action")
 
     def _skip(self) -> None:
         """Optional fields of a kind that cannot be asked for on a line are left out."""

@@ -15,13 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from acpd.cli import reaching
 from acpd.cli.call import Call
 from acpd.errors import AcpdError, ConfigError
 from acpd.stores import resolve
+from acpd.where import STORE_WORDS, socket_path
 
 MARKER = "# Written by `acpd service install`; `acpd service uninstall` removes it. Changes belong into a drop-in.\n"
 UNITS = ("acpd.service", "acpd.socket")
 USER = "acpd"
+FLAGS = ("config", "storage", "backend", "sync", "user", "log_level")
+"""What may stand before every command, and in no unit."""
 HIDDEN_FROM_THE_MACHINES = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")  # noqa: S108  nothing is put there
 """ProtectHome= and PrivateTmp= of its unit."""
 _FILES = "acpd_backends.files:FILES"
@@ -71,6 +75,7 @@ def units(whose: str, program: str) -> dict[str, str]:
 
 def _install(call: Call, place: Place) -> int:
     dry = call.values.dry_run
+    _only_the_usual_store(call, place)
     program = program_path()
     texts = units(place.whose, program)
     for name in UNITS:
@@ -87,6 +92,27 @@ def _install(call: Call, place: Place) -> int:
             _changed(path, partial(_write, path, text, place))
     _run(call, place.command("daemon-reload"), place.command("enable", "--now", "acpd.socket"))
     return 0
+
+
+def _only_the_usual_store(call: Call, place: Place) -> None:
+    """Raises ConfigError for words that choose anything else: the unit would not have them, and only editors would obey."""
+    flags = reaching.flags(call)
+    values = {variable: getattr(flags, name) or call.env.get(variable) for name, variable in STORE_WORDS.items()}
+    values["ACPD_HOME"] = call.env.get("ACPD_HOME")
+    said = [f"--{name.replace('_', '-')}" for name in FLAGS if getattr(flags, name)]
+    if place.whose == "user":  # the machine's has an environment of its own
+        said += [variable for variable in values if call.env.get(variable)]
+    if not said:
+        return
+    if place.whose == "system":
+        hint = "leave that away; /etc/acpd/acpd.toml says it, and a drop-in lets in other folders: ReadWritePaths="
+    else:
+        words = " ".join(f"{variable}={value}" for variable, value in values.items() if value)
+        socket = socket_path(call.paths.runtime, reaching.choice(call), call.env)
+        edit = shlex.join(place.command("edit"))
+        hint = f"leave that away; then '{edit} acpd.service': Environment={words}, '{edit} acpd.socket': ListenStream={socket}"
+        hint = hint if words else "leave that away; acpd.toml says it (acpd paths)"
+    raise ConfigError(f"the units are for the usual store, and cannot have {', '.join(said)}", hint=hint)
 
 
 def program_path() -> str:
@@ -159,8 +185,10 @@ def _uninstall(call: Call, place: Place) -> int:
         call.out.say(f"there are no units of acpd in {place.folder}")
         return 0
     failed = None
+    late = [shlex.join(place.command(*words)) for words in (("stop", *UNITS), ("daemon-reload",))]
     try:
-        _run(call, place.command("disable", "--now", *UNITS))
+        gone = f"the units are removed all the same; a systemd that runs must be told: {' ; '.join(late)}"
+        _run(call, place.command("disable", "--now", *UNITS), hint=gone)
     except AcpdError as error:
         failed = error
     for path in there:
@@ -173,15 +201,15 @@ def _uninstall(call: Call, place: Place) -> int:
     return 0
 
 
-def _run(call: Call, *commands: list[str]) -> None:
-    """One after the other, told, and run unless it is a dry run. Raises AcpdError, with what is left to be done."""
+def _run(call: Call, *commands: list[str], hint: str = "") -> None:
+    """One after the other, told, and run unless it is a dry run. Raises AcpdError, with what is left to be done, or `hint`."""
     for at, command in enumerate(commands):
         said = shlex.join(command)
         call.out.say(f"{'would run' if call.values.dry_run else 'run'} {said}")
         call.out.flush()
         if not call.values.dry_run and (cause := _failure(command)):
             left = " && ".join(map(shlex.join, commands[at:]))
-            raise AcpdError(f"{said}: {cause}", hint=f"where systemd runs: {left}; without it: acpd serve")
+            raise AcpdError(f"{said}: {cause}", hint=hint or f"where systemd runs: {left}; without it: acpd serve")
 
 
 def _failure(command: list[str]) -> str:

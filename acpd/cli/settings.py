@@ -8,16 +8,20 @@ from acpd.cli import output
 from acpd.cli.call import Call
 from acpd.config import HIDDEN, OFFLINE, WANTED, Agent, Config, built_in_command, without_secrets
 from acpd.logger import path_of
+from acpd.where import socket_path
 
 
 def paths(call: Call) -> None:
-    """`--json`: one object. A folder is made when something is first put there."""
+    """`--json`: one object. A folder is made when something is first put there. The socket: of the daemon of this store."""
+    from acpd.cli import reaching
+
     places = {
         "config": call.config.file or call.paths.config_file,
         "storage": call.config.storage.path,
         "data": call.paths.data,
         "runtime": call.paths.runtime,
         "log": path_of(call.config.log, call.config.storage.path),
+        "socket": socket_path(call.paths.runtime, reaching.choice(call), call.env),
     }
     if call.values.json:
         call.out.json(places)

@@ -10,7 +10,7 @@ import msgspec
 from acpd.cli import output, reaching
 from acpd.cli.call import Call
 from acpd.cli.store import exists, opened
-from acpd.errors import AcpdError
+from acpd.errors import AcpdError, ConfigError
 from acpd.storage.contract import Key
 
 METHOD = "_acpd/status"
@@ -28,13 +28,27 @@ def status(call: Call) -> int | None:
         raw = reaching.ask(call, "status", METHOD)
     except reaching.NotRunning as error:
         return _not_running(call, error)
+    _tell(call, raw)
+    return None
+
+
+def despite(call: Call, broken: ConfigError) -> None:
+    """As `status`, where the configuration is wrong: a daemon that runs does not need it. Raises `broken` if none does."""
+    try:
+        raw = reaching.ask(call, "status", METHOD)
+    except reaching.NotRunning:
+        raise broken from None
+    output.complain(broken)
+    _tell(call, raw)
+
+
+def _tell(call: Call, raw: bytes) -> None:
     value = {"running": True, **msgspec.json.decode(raw)}
     if call.values.json:
         call.out.json(value)
     else:
         for line in lines(value):
             call.out.say(line)
-    return None
 
 
 # -- without a daemon

@@ -22,6 +22,11 @@ OUTPUT_LINES = 20
 SPEAKERS = {"user_message_chunk": "you", "agent_message_chunk": "agent", "agent_thought_chunk": "thought"}
 
 
+def speaker_of(kind: str, params: Any) -> str:
+    """Who says a chunk of this kind (a key of SPEAKERS): acpd's own words are acpd's."""
+    return "acpd" if blocks.member(params, "_meta", "acpd.dev/notice") is True else SPEAKERS[kind]
+
+
 class _Message:
     """Adjacent chunks of one speaker."""
 
@@ -130,10 +135,12 @@ class Transcript:
         return self._settle(over=False)
 
     def _update(self, line: Stored) -> None:
-        update = blocks.member(blocks.parsed(line.params), "update")
+        params = blocks.parsed(line.params)
+        update = blocks.member(params, "update")
         kind = line.kind or blocks.words(update, "sessionUpdate")
         if kind in SPEAKERS:
-            self._chunk(SPEAKERS[kind], line.messageId or blocks.words(update, "messageId"), blocks.member(update, "content"))
+            speaker = speaker_of(kind, params)
+            self._chunk(speaker, line.messageId or blocks.words(update, "messageId"), blocks.member(update, "content"))
         elif kind in {"tool_call", "tool_call_update"}:
             self._tool(blocks.words(update, "toolCallId"), update)
         elif kind == "plan":

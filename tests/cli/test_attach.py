@@ -17,6 +17,7 @@ from typing import Self
 
 import pytest
 
+from tests.support.client import Client
 from tests.support.served import ACPD, Served
 
 WAIT = 30.0
@@ -107,7 +108,7 @@ def test_prompts_from_a_pipe(served: Served) -> None:
         "you:", "  say hello", "  tool X", "agent:", "  hello", "tool: Read X (read): completed", "  out of X",
         "you:", "  say one", "  say two", "agent:", "  onetwo", "turn ended: end_turn", "",
         "you:", "  ask", "tool: Write a.txt (edit): pending",
-        "ask: Write a.txt", "  1) Yes (allow_once)", "  2) No (reject_once)",
+        "ask: Write a.txt", "  1) Yes (allow_once)", "  2) No (reject_once)", "ask: answered with No (reject_once)",
         "tool: Write a.txt (edit): failed", "agent:", "  chose no", "turn ended: end_turn", "",
         "you:", "  fail 7 no", "turn ended: no", "", "",
     ]  # fmt: skip
@@ -150,6 +151,50 @@ def test_a_person_at_a_terminal(served: Served) -> None:
 
 
 @pytest.mark.e2e
+def test_a_question_that_was_open_before(served: Served) -> None:
+    """Without a replay it names what it is about all the same; how it was answered is told.
+
+    Words that answer forms are no prompts where no form is. Ctrl-C says whose turn it cancels; once more, it leaves, also
+    when the turn has ended meanwhile.
+    """
+    with served.editor(policy=None) as editor:
+        session = editor.new(served.work)
+        begun = editor.start_prompt(session, "ask")
+        editor.wait_request("session/request_permission")
+        with Terminal(served, "attach", session, "--no-replay") as terminal:
+            terminal.until("ask: Write a.txt\n  1) Yes (allow_once)\n  2) No (reject_once)\n")
+            terminal.enter("1\n")
+            terminal.until("ask: answered with Yes (allow_once)\n")
+            assert "end_turn" == editor.result(begun)["stopReason"]
+            terminal.until("tool: Write a.txt (edit): completed\n")
+            terminal.enter("/decline\n")
+            terminal.until("ask: nothing is asked\n")
+            terminal.enter("/help\n")
+            terminal.until("A line is a prompt", 2)
+            terminal.enter("\x03")
+            terminal.until("no turn of yours runs")
+            terminal.enter("hang\n")
+            editor.wait("the prompt", lambda: "hang" in editor.text(session, "user_message_chunk"))
+            terminal.enter("\x03")
+            terminal.until("the turn is cancelled; Ctrl-C again leaves")
+            terminal.until("turn ended: cancelled\n")
+            terminal.enter("\x03")
+            assert 0 == terminal.end()
+        assert not {"/decline", "/help"} & set(editor.text(session, "user_message_chunk").split())
+
+
+@pytest.mark.e2e
+def test_who_is_refused_is_told_nothing_else(served: Served) -> None:
+    """A session that another process has open: the error, and no heading before it."""
+    with Client([*ACPD, "--standalone"], served.home, env=served.env, mark=served.mark, check=False) as alone:
+        alone.initialize()
+        session = alone.new(served.work)
+        alone.prompt(session, "say mine")
+        code, out, err = served.run("attach", session)
+    assert (1, "", True) == (code, out, f"open in pid {alone.pid}" in err)
+
+
+@pytest.mark.e2e
 def test_observing(served: Served) -> None:
     """It sees all that happens, also in a pipe, is asked nothing, starts no agent, and leaves by an interrupt."""
     with served.editor() as editor:
@@ -176,6 +221,8 @@ def test_observing(served: Served) -> None:
             assert 0 == watching.wait(WAIT)
     assert b"\nyou:\n  say after\n  ask\n" in seen
     assert b"agent:\n  after\n" in seen
+    assert b"[acpd] A question is open: tool call " in seen
+    assert b"[acpd] The question is over: tool call " in seen
     assert b"ask: " not in seen
     assert b"nothing" not in seen
 
@@ -215,7 +262,7 @@ def test_a_daemon_is_started(tmp_path: Path) -> None:
         assert (1, "", "acpd: there is no daemon: [daemon] autostart is false (acpd serve starts one)\n") == refused
         code, out, err = served.run("attach", session, stdin="elicit\nBob\nwhere")
         assert (0, "") == (code, err)
-        assert 'ask: Who are you?\n  name (string):\nagent:\n  accept {"name": "Bob"}\n' in out
+        assert 'ask: Who are you?\n  name (string):\nask: answered with accept\nagent:\n  accept {"name": "Bob"}\n' in out
         stop_started(served)
 
 

@@ -33,7 +33,7 @@ def test_chunks_appear_as_they_come() -> None:
 
 def test_who_speaks_has_a_heading() -> None:
     """Each message has one, also the next one of the same speaker; acpd's own words are acpd's."""
-    assert ["you:\n  hi", "\nagent:\n  a", "\nagent:\n  b", "\nthought:\n  c", "\nacpd:\n  [acpd] d"] == told(
+    assert ["you:\n  hi", "\nagent:\n  a", "\nagent:\n  b", "\nthought:\n  c", "\nacpd:\n  [acpd] d\n"] == told(
         chunk("hi", "user_message_chunk", "p"),
         chunk("a"),
         chunk("b", message="n"),

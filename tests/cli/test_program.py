@@ -25,6 +25,8 @@ def test_version(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("serve", "--standalone"), "unrecognized arguments: --standalone"),
+        (("--standalone", "status"), "acpd status is about the daemon, and cannot be standalone (leave that away)"),
         (("lss",), "invalid choice: 'lss'"),
         (("ls", "--al"), "unrecognized arguments: --al"),
         (("ls", "--limit", "-1"), "--limit: "),
@@ -212,8 +214,11 @@ def test_paths(tmp_path: Path) -> None:
         "storage": str(tmp_path / "data"),
         "data": str(tmp_path / "data"),
         "runtime": str(tmp_path / "run"),
+        "socket": str(tmp_path / "run" / "acpd.sock"),
     } == json.loads(acpd.run(tmp_path, "paths", "--json").out)
-    assert 4 == out.count("(not there yet)")
+    assert 5 == out.count("(not there yet)")
+    chosen = json.loads(acpd.run(tmp_path, "paths", "--storage", "/x", "--json").out)
+    assert (str(tmp_path / "run"), False) == (str(Path(chosen["socket"]).parent), chosen["socket"].endswith("acpd.sock"))
     assert [] == list(tmp_path.iterdir())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,13 @@ class Systemd:
         script.chmod(0o755)
 
     def acpd(self, *words: str) -> Ran:
-        env = {"XDG_CONFIG_HOME": str(self.home / "config"), "PATH": f"{self.bin}:{os.environ['PATH']}"}
-        return run(self.home / "acpd", "service", *words, env=env)
+        return self.says({}, *words)
+
+    def says(self, env: Mapping[str, str], *words: str) -> Ran:
+        """With these variables as well."""
+        path = f"{self.bin}:{os.environ['PATH']}"
+        own = {"XDG_CONFIG_HOME": str(self.home / "config"), "PATH": path, "ACPD_HOME": "", "HOME": str(self.home)}
+        return run(self.home / "acpd", "service", *words, env={**own, **env})
 
     def heard(self) -> list[str]:
         return self.told.read_text().splitlines() if self.told.exists() else []
@@ -104,7 +110,28 @@ def test_no_systemd_runs(systemd: Systemd) -> None:
     assert 2 == len(os.listdir(systemd.units))
     ran = systemd.acpd("uninstall")
     assert (1, []) == (ran.code, os.listdir(systemd.units))
-    assert "disable --now acpd.service acpd.socket: no bus" in ran.err
+    assert "disable --now acpd.service acpd.socket: no bus (the units are removed all the same; " in ran.err
+    assert "acpd serve" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("env", "words", "said", "then"),
+    [
+        ({"ACPD_HOME": "/x"}, [], "ACPD_HOME", "Environment=ACPD_HOME=/x, {socket}: ListenStream=/x/run/acpd.sock"),
+        ({"ACPD_HOME": "/x"}, ["--backend=json"], "--backend, ACPD_HOME", "Environment=ACPD_STORAGE_BACKEND=json ACPD_HOME=/x"),
+        ({"ACPD_STORAGE_PATH": "/x"}, [], "ACPD_STORAGE_PATH", "Environment=ACPD_STORAGE_PATH=/x, {socket}: ListenStream=/"),
+        ({}, ["--sync", "process"], "--sync", "acpd.toml says it"),
+        ({"ACPD_HOME": "/x"}, ["--system", "--storage=/x"], "--storage", "/etc/acpd/acpd.toml says it"),
+    ],
+)
+def test_another_store_than_the_usual_one(
+    systemd: Systemd, env: Mapping[str, str], words: list[str], said: str, then: str
+) -> None:
+    """A unit would not have it, so that service and editors had different stores: refused, with the drop-ins that do it."""
+    ran = systemd.says(env, "install", "--dry-run", *words)
+    assert (2, "", [], False) == (ran.code, ran.out, systemd.heard(), systemd.units.exists())
+    assert f"acpd: the units are for the usual store, and cannot have {said} (leave that away" in ran.err
+    assert then.format(socket="'systemctl --user edit acpd.socket'") in ran.err
 
 
 def test_a_folder_that_cannot_be_written(systemd: Systemd) -> None:

@@ -70,6 +70,28 @@ def test_status_starts_no_agent(tmp_path: Path) -> None:
             assert -32600 == refused.message["error"]["code"]
 
 
+def test_when_little_else_works(tmp_path: Path) -> None:
+    """With as many clients as there may be, and with a configuration that is broken by now: what is wrong is told beside it.
+
+    Others are refused as ever. Where no daemon runs, what is wrong is all there is to say.
+    """
+    with Served(tmp_path / "home") as served:
+        file = served.home / "config" / "acpd.toml"
+        file.write_text(file.read_text() + "[daemon]\nconnections = 1\n")
+        served.serve()
+        with served.editor() as editor:
+            session = editor.new(served.work)
+            editor.prompt(session, "say hello")
+            assert [1, session] == [len(told(served)["connections"]), told(served)["sessions"][0]["session"]]
+            assert "raise [daemon] connections" in served.run("attach", session)[2]
+            file.write_text("[daemon\n")
+            code, out, err = served.run("status", "--json")
+            assert (0, True, True) == (code, json.loads(out)["running"], err.startswith(f"acpd: {file} is not TOML"))
+        assert 0 == served.stop()
+        code, out, err = served.run("status", "--json")
+        assert (2, "", True) == (code, out, err.startswith(f"acpd: {file} is not TOML"))
+
+
 def test_no_daemon(tmp_path: Path) -> None:
     """It says so, and what starts one; the exit code is 1."""
     ran = acpd.run(tmp_path, "status")

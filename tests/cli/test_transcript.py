@@ -202,3 +202,12 @@ def test_nothing_that_an_agent_wrote_fails(entries: list[tuple[str, Any, Any]]) 
         script.add("ask", method="m", params=value).add("answer", ask=script.stored[-1].id, result=members, error=value)
         script.turn("ended", error=value)
     assert all(isinstance(line, str) for line in script.told())
+
+
+def test_a_notice_is_acpds() -> None:
+    """What acpd put into the conversation is not the agent's, beside what the agent said."""
+    script = Script().prompt("go").said("Good.")
+    update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "[acpd] anew"}}
+    params = {"sessionId": "s", "update": update, "_meta": {"acpd.dev/notice": True}}
+    script.add("update", kind="agent_message_chunk", params=params, messageId="n")
+    assert ["you:", "  go", "agent:", "  Good.", "acpd:", "  [acpd] anew"] == script.told()

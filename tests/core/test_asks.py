@@ -445,6 +445,49 @@ async def test_an_observer_is_never_asked(world: World) -> None:
     assert (selected("yes"), {"action": "decline"}) == (await replied(voice), await replied(voice, "r"))
 
 
+async def test_an_observer_is_told_that_a_question_is_open(world: World) -> None:
+    """Also one that comes later; once, whether or not it falls behind; what it is about, and when it is over.
+
+    Who may answer is told nothing.
+    """
+    session, voice = await world.with_agent()
+    session.audience.start(session.attach(observer := Editor(), observer=True))
+    attach(session, editor := Editor(elicits=["form"]))
+    voice.ask_user("q", PERMISSION, PARAMS)
+    voice.ask_user("r", ELICITATION, FORM)
+    session.audience.start(session.attach(later := Editor(), observer=True))
+    behind = session.audience.attachment(observer)
+    assert behind is not None
+    behind.fall_behind()
+    await until(lambda: behind.live)
+    permission, elicitation = session.fold.asks
+    editor.choose(permission, "yes")
+    editor.answer(elicitation, {"action": "decline"})
+    told = [
+        f"[acpd] {what}\n\n"
+        for what in (
+            "A question is open: tool call t",
+            "A question is open: Who?",
+            "The question is over: tool call t",
+            "The question is over: Who?",
+        )
+    ]
+    assert (told, told) == (notices(observer), notices(later))
+    assert [] == notices(editor)
+
+
+def notices(editor: Editor) -> list[str]:
+    return [each["content"]["text"] for each in editor.updates if "[acpd]" in str(each)]
+
+
+async def test_a_title_is_what_an_observer_is_told(world: World) -> None:
+    """Where the permission has one, and no more of it than a line takes."""
+    session, voice = await world.with_agent()
+    session.audience.start(session.attach(observer := Editor(), observer=True))
+    voice.ask_user("q", PERMISSION, {**PARAMS, "toolCall": {"toolCallId": "t", "title": "Write " + "a" * 500}})
+    assert ["[acpd] A question is open: Write " + "a" * 194 + "\n\n"] == notices(observer)
+
+
 async def test_an_elicitation_moves_from_client_to_client(world: World) -> None:
     """The prompter, then the longest attached that can, then the next; a late answer of one that left is dropped."""
     editors = [Editor(elicits=["form"]), Editor(), Editor(elicits=["form"]), Editor(elicits=["form"])]

@@ -213,7 +213,7 @@ async def test_a_permission_goes_to_controllers_and_the_late_answer_is_logged(ho
         one.peer.answer(one.asked[0], YES)
         assert {"stopReason": "end_turn"} == await prompting
         await until(lambda: one.logged)
-        assert [("bad line from the client", True)] == [(event, "which is not open" in text) for event, text in one.logged]
+        assert [("dropped a line of the client", True)] == [(event, "which is not open" in text) for event, text in one.logged]
         assert ([], 0, 0) == (three.asked, methods(three, "$/cancel_request"), methods(two, "$/cancel_request"))
         assert 1 == len(house.log(house.registry.live[session]).of("answer"))
 
