@@ -130,11 +130,14 @@ class EntryNotFound(StoreError):
 
 
 class SessionBusy(StoreError):
-    """Another process holds the lease; `pid` is None when it cannot be told."""
+    """Another process holds the lease; `pid` is None when it cannot be told. `what`: is known of it."""
 
-    def __init__(self, session_id: str, pid: int | None) -> None:
-        where = f"open in pid {pid}" if pid else "open in another process"
-        super().__init__("open", f"session {session_id}", cause=where, hint="close it there, then try again", retryable=True)
+    def __init__(
+        self, session_id: str, pid: int | None, what: str = "", *, hint: str = "close it there, then try again"
+    ) -> None:
+        where = (f"open in pid {pid}" if pid else "open in another process") + (f", {what}" if what else "")
+        super().__init__("open", f"session {session_id}", cause=where, hint=hint, retryable=True)
+        self.session_id = session_id
         self.pid = pid
 
 

@@ -214,7 +214,7 @@ class Server:
         try:
             asked = await asyncio.to_thread(self._terms.understand, hello)
         except ConfigError:
-            if not only_looks:
+            if not _only_looks(hello, caller):
                 raise
             asked = Asked(self._daemon.config, self._daemon.config.choose(OFFLINE))
         self._check_store(asked.config)

@@ -183,6 +183,8 @@ def _add_care(commands: Any, shared: Parser) -> None:
 
 
 def _add_service(commands: Any, plain: Parser) -> None:
+    stop = commands.add_parser("stop", parents=[plain], help="end the daemon")
+    stop.add_argument("--now", action="store_true", help="do not wait for running turns")
     service = commands.add_parser("service", parents=[plain], help="let systemd run the daemon")
     service.add_argument(
         "action", choices=("install", "uninstall"), metavar="install|uninstall", help="write or remove the units"

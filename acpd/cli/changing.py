@@ -1,4 +1,7 @@
-"""`acpd branch`, `label`, `fork`: what changes a session takes its lease, as every acpd does; what is said is durable."""
+"""`acpd branch`, `label`, `fork`: what changes a session takes its lease, as every acpd does; what is said is durable.
+
+A session that the daemon has open is changed by the daemon.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from acpd import branching
+from acpd.cli import holding
 from acpd.cli.call import Call
 from acpd.cli.store import exists, opened, resolve
-from acpd.errors import AgentError, ConfigError, SessionNotFound
+from acpd.errors import AgentError, ConfigError, SessionBusy, SessionNotFound
 from acpd.needs import Link, Settings
 from acpd.registry import Registry
 from acpd.tasks import Tasks
@@ -28,9 +32,13 @@ class _NoAgents:
 async def branch(call: Call) -> None:
     name, entry = _place(call.values.place)
     async with _registry(call) as registry:
-        session = await registry.open(await _session(call, registry, name))
-        leaf = await branching.branch(session, _needed(entry, "acpd branch ID@ENTRY"))
-    call.out.say(f"session {session.id} goes on at {leaf}")
+        found = await _session(call, registry, name)
+        entry = _needed(entry, "acpd branch ID@ENTRY")
+        try:
+            leaf = await branching.branch(await registry.open(found), entry)
+        except SessionBusy as error:
+            leaf = (await holding.through(call, registry.store, error, "_acpd/branch", entry=entry))["leaf"]
+    call.out.say(f"session {found} goes on at {leaf}")
 
 
 async def label(call: Call) -> None:
@@ -38,10 +46,17 @@ async def label(call: Call) -> None:
     if (call.values.text is None) != call.values.remove:
         raise ConfigError("a label is a text, or --remove", hint="acpd label ID@ENTRY TEXT, or acpd label ID@ENTRY --remove")
     async with _registry(call) as registry:
-        session = await registry.open(await _session(call, registry, name))
-        found = await branching.label(session, _needed(entry, "acpd label ID@ENTRY TEXT"), call.values.text)
-        text = session.fold.labels.get(found)
-    call.out.say(f"entry {found} of session {session.id} " + (f"is labelled {text}" if text else "has no label"))
+        found = await _session(call, registry, name)
+        entry = _needed(entry, "acpd label ID@ENTRY TEXT")
+        try:
+            session = await registry.open(found)
+            entry = await branching.label(session, entry, call.values.text)
+            text = session.fold.labels.get(entry)
+        except SessionBusy as error:
+            params = {"entry": entry, "label": call.values.text}
+            answer = await holding.through(call, registry.store, error, "_acpd/label", **params)
+            entry, text = answer["entry"], answer["label"]
+    call.out.say(f"entry {entry} of session {found} " + (f"is labelled {text}" if text else "has no label"))
 
 
 async def fork(call: Call) -> None:

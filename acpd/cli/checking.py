@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 
 from acpd.care import Report, look, mend, rows_without_log
-from acpd.cli import output
+from acpd.cli import holding, output
 from acpd.cli.call import Call
 from acpd.cli.store import close, exists, opened
-from acpd.errors import SessionBusy, SessionNotFound, StoreError
+from acpd.errors import AcpdError, SessionBusy, SessionNotFound, StoreError
 from acpd.needs import Store
 from acpd.storage.contract import Key
 from acpd.storage.upkeep import KINDS, Found
@@ -79,7 +79,7 @@ async def fsck(call: Call) -> int:
             progress = output.Progress("checking sessions")
             for number, key in enumerate(sorted(chosen, key=lambda key: key.session)):
                 progress.tell(number, len(chosen))
-                await _check(store, key, told, listed=bool(known), repair=call.values.repair)
+                await _check(call, store, key, told, listed=bool(known))
             progress.end()
             if prefix is None:
                 await _beside(store, {key.session for key in keys}, told, call)
@@ -115,18 +115,27 @@ def _chosen(keys: list[Key], prefix: str) -> Key:
     return found[0]
 
 
-async def _check(store: Store, key: Key, told: Told, *, listed: bool, repair: bool) -> None:
+async def _check(call: Call, store: Store, key: Key, told: Told, *, listed: bool) -> None:
     try:
-        told.report(await (mend(store, key) if repair else look(store, key, listed=listed)))
+        told.report(await (_mend(call, store, key) if call.values.repair else look(store, key, listed=listed)))
     except SessionNotFound:  # deleted meanwhile
         return
     except SessionBusy as error:
         output.complain(error)
         told.failed = True
         told.report(await look(store, key))
-    except StoreError as error:  # the others are looked at all the same
+    except AcpdError as error:  # the others are looked at all the same
         output.complain(error)
         told.failed = True
+
+
+async def _mend(call: Call, store: Store, key: Key) -> Report:
+    """Raises AcpdError."""
+    try:
+        return await mend(store, key)
+    except SessionBusy as error:
+        await holding.let_go(call, store, error)
+        return await mend(store, key)
 
 
 async def _beside(store: Store, sessions: set[str], told: Told, call: Call) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from acpd.cli import output
+from acpd.cli import holding, output
 from acpd.cli.call import Call
 from acpd.cli.store import exists
-from acpd.errors import ConfigError
+from acpd.errors import ConfigError, StoreError
 from acpd.stores import BACKENDS, MIGRATION, resolve
 
 
@@ -24,6 +24,9 @@ async def migrate(call: Call) -> None:
     if not exists(call.config):
         call.out.say(f"there is no store in {storage.path} yet: nothing to migrate")
         return
+    if (daemon := await holding.daemon_at(call.config)) is not None:  # it would go on with the old backend
+        cause = f"its daemon runs, pid {daemon}"
+        raise StoreError("migrate", f"the store {storage.path}", cause=cause, hint=holding.HINT, retryable=True)
     progress = output.Progress("copying sessions")
     migration = resolve(MIGRATION)(Path(storage.path), storage.backend, target, progress=progress.tell)
     keys = await migration.plan()

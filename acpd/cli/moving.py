@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from acpd.cli import output
+from acpd.cli import holding, output
 from acpd.cli.call import Call
 from acpd.cli.store import exists, opened
-from acpd.errors import StoreError
-from acpd.moving import move_between, move_session, moving
+from acpd.errors import AcpdError, SessionBusy
+from acpd.moving import Move, Moving, move_between, move_session, moving
+from acpd.needs import Store
 
 FAILED = 1
 
@@ -17,17 +18,26 @@ async def cwd(call: Call) -> int:
     failed = count = 0
     if exists(call.config):
         async with opened(call.config) as store:
-            async for key, folders, now in moving(store, move):
+            async for one in moving(store, move):
                 try:
                     if not call.values.dry_run:
-                        await move_session(store, key, move, now)
-                except StoreError as error:
+                        await _move(call, store, one, move)
+                except AcpdError as error:
                     output.complain(error)
                     failed = FAILED
                     continue
                 count += 1
-                for was, there in folders.items():
-                    call.out.say(f"{key.session}: {was} -> {there}")
+                for was, there in one.folders.items():
+                    call.out.say(f"{one.key.session}: {was} -> {there}")
     if not count and not failed:
         output.note(f"no session of {call.values.old}")
     return failed
+
+
+async def _move(call: Call, store: Store, one: Moving, move: Move) -> None:
+    """Raises AcpdError."""
+    try:
+        await move_session(store, one.key, move, one.now)
+    except SessionBusy as error:
+        await holding.let_go(call, store, error)
+        await move_session(store, one.key, move, one.now)

@@ -92,10 +92,13 @@ def note(text: str) -> None:
         sys.stderr.write(escaped(text) + "\n")
 
 
+def can_ask() -> bool:
+    """Whether there is a person at a terminal to ask."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def ask(question: str) -> bool:
-    """Whether the person at the terminal says yes; yes at once where there is no terminal to ask at."""
-    if sys.stdin is None or not sys.stdin.isatty() or not sys.stderr.isatty():
-        return True
+    """Whether the person at the terminal says yes. Only where one can be asked."""
     sys.stderr.write(f"{escaped(one_line(question))} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -120,7 +120,7 @@ def _tell(out: output.Output, values: Namespace, flags: Flags, env: Mapping[str,
 
             status.despite(Call(out, Config(), paths, env, values), broken)
             return None
-        return _with_daemon(call) if values.command in {"status", "attach"} else _offline(call)
+        return _with_daemon(call) if values.command in {"status", "attach", "stop"} else _offline(call)
     return None
 
 
@@ -165,11 +165,15 @@ def _offline(call: Call) -> int | None:
 
 
 def _with_daemon(call: Call) -> int | None:
-    """The commands that are the daemon's clients: the exit code."""
+    """The commands that are about the daemon: the exit code."""
     if call.values.command == "attach":
         from acpd.cli import attach
 
         return attach.attach(call)
+    if call.values.command == "stop":
+        from acpd.cli import stopping
+
+        return _wait(stopping.stop(call))
     from acpd.cli import status
 
     return status.status(call)

@@ -1,7 +1,7 @@
 """The command line's way to the daemon of its store: it says hello as a shim does, with its own words, folder, environment.
 
-`ask` is one request, `Through` a whole client: a shim in a thread of this process, which starts a daemon where none runs
-and finds the next one when that is lost, so that nothing is told twice and nothing is lost.
+`ask` and `request` are one request, `Through` a whole client: a shim in a thread of this process, which starts a daemon
+where none runs and finds the next one when that is lost, so that nothing is told twice and nothing is lost.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+import acpd
 from acpd.cli.arguments import flags_of
 from acpd.cli.call import Call
 from acpd.errors import AcpdError
@@ -24,6 +25,8 @@ from acpd.shim.serving import Shim
 from acpd.where import socket_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from acpd.config import Flags
 
 SECONDS = 30.0
@@ -40,6 +43,7 @@ class _Error(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
+    id: object = None
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     error: _Error | None = None
 
@@ -69,11 +73,39 @@ def ask(call: Call, command: str, method: str) -> bytes:
     Raises NotRunning, and AcpdError for what the daemon says.
     """
     reached = link(call, command)
+    answer = _exchange(reached, [(method, {})])
+    if answer.error is not None or answer.result is msgspec.UNSET:
+        raise AcpdError(f"the daemon at {reached.path} refused: {answer.error.message if answer.error else 'no result'}")
+    return bytes(answer.result)
+
+
+def request(call: Call, method: str, params: dict[str, object]) -> bytes:
+    """The result of one request that a client makes; no agent is started for it. Blocks.
+
+    Raises NotRunning, and AcpdError with the daemon's own words.
+    """
+    hello = {
+        "protocolVersion": 1,
+        "clientInfo": {"name": f"acpd {call.values.command}", "version": acpd.__version__},
+        "_meta": {"acpd.dev/start": False},
+    }
+    answer = _exchange(link(call, "status"), [("initialize", hello), (method, params)])  # `status` brings no agent
+    if answer.error is not None or answer.result is msgspec.UNSET:
+        raise AcpdError(answer.error.message if answer.error else f"the daemon answered {method} without a result")
+    return bytes(answer.result)
+
+
+def _exchange(reached: Link, requests: Sequence[tuple[str, object]]) -> _Answer:
+    """The answer to the last of these. Raises NotRunning, AcpdError."""
+    lines = [
+        b'%d {"jsonrpc":"2.0","id":%d,"method":"%b","params":%b}\n' % (at, at, method.encode(), msgspec.json.encode(params))
+        for at, (method, params) in enumerate(requests, 1)
+    ]
     try:
         with contextlib.closing(reached.open(())) as made:
             made.settimeout(SECONDS)
-            made.sendall(b'1 {"jsonrpc":"2.0","id":0,"method":"%b","params":{}}\n' % method.encode())
-            line = _line(made, reached.rest)
+            made.sendall(b"".join(lines))
+            return _answer(made, reached.rest, len(lines))
     except NoDaemon as error:
         raise NotRunning(str(error)) from None
     except Refused as error:
@@ -84,20 +116,23 @@ def ask(call: Call, command: str, method: str) -> bytes:
         ) from None
     except OSError as error:
         raise NotRunning(f"{reached.path}: {error.strerror or error}") from None
-    answer = msgspec.json.decode(line.split(b" ", 2)[2], type=_Answer)
-    if answer.error is not None or answer.result is msgspec.UNSET:
-        raise AcpdError(f"the daemon at {reached.path} refused: {answer.error.message if answer.error else 'no result'}")
-    return bytes(answer.result)
 
 
-def _line(made: socket.SocketType, received: bytes) -> bytes:
+def _answer(made: socket.SocketType, received: bytes, number: int) -> _Answer:
+    """The one with this number as its id. Raises NotRunning, OSError."""
     parts = [received]
-    while b"\n" not in parts[-1]:
+    while True:
+        if b"\n" in parts[-1]:
+            *lines, left = b"".join(parts).split(b"\n")
+            parts = [left]
+            for line in filter(None, (line.split(b" ", 2)[2] for line in lines)):
+                answer = msgspec.json.decode(line, type=_Answer)
+                if answer.id == number:
+                    return answer
         data = made.recv(_RECEIVE)
         if not data:
             raise NotRunning("the daemon ended before it answered")
         parts.append(data)
-    return b"".join(parts).partition(b"\n")[0]
 
 
 class Through:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 from acpd.care import Old, garbage, older_than, remove_garbage, remove_old, take_and_remove
-from acpd.cli import output
+from acpd.cli import holding, output
 from acpd.cli.call import Call
 from acpd.cli.store import exists, opened, resolve
-from acpd.errors import SessionBusy, SessionNotFound
+from acpd.errors import AcpdError, SessionBusy, SessionNotFound
 from acpd.needs import Store
 from acpd.storage.contract import Key, Row
 from acpd.storage.upkeep import Found
@@ -17,7 +18,10 @@ FAILED = 1
 
 
 async def rm(call: Call) -> int:
-    """Remove these sessions, all of them or, if one of them is not found, none. On a terminal the person is asked."""
+    """Remove these sessions, all of them or, if one of them is not found, none. On a terminal the person is asked.
+
+    One that is in use in the daemon goes only if somebody has said yes.
+    """
     ids: list[str] = call.values.ids
     if not exists(call.config):
         raise SessionNotFound(ids[0])
@@ -25,23 +29,47 @@ async def rm(call: Call) -> int:
         chosen = {
             key: await store.catalog.get(key.session) for key in [await resolve(store, name, call.config.user) for name in ids]
         }
-        if not call.values.yes and not output.ask(_question(list(chosen.values()))):
-            output.note("nothing was removed")
-            return FAILED
-        busy = 0
+        sure: bool = call.values.yes
+        if not sure and output.can_ask():
+            sure = output.ask(_question(list(chosen.values()), await _uses(call)))
+            if not sure:
+                output.note("nothing was removed")
+                return FAILED
+        failed = 0
         for key, row in chosen.items():
             try:
-                await take_and_remove(store, key, row)
-            except SessionBusy as error:
+                await _remove(call, store, key, row, sure=sure)
+            except AcpdError as error:
                 output.complain(error)
-                busy = FAILED
+                failed = FAILED
             else:
                 call.out.say(f"removed {key.session}")
-        return busy
+        return failed
 
 
-def _question(rows: list[Row | None]) -> str:
-    named = [f"{row.id} ({row.title})" if row.title else row.id for row in rows if row is not None]
+async def _remove(call: Call, store: Store, key: Key, row: Row | None, *, sure: bool) -> None:
+    """`sure`: also if it is in use in the daemon. Raises AcpdError."""
+    try:
+        await take_and_remove(store, key, row)
+    except SessionBusy as error:
+        if not sure:
+            await holding.check_unused(call, store, error, hint="--yes removes it all the same")
+        await holding.through(call, store, error, "session/delete")
+
+
+async def _uses(call: Call) -> dict[str, str]:
+    """What goes on in the sessions that the daemon has open."""
+    with contextlib.suppress(AcpdError, OSError):  # none runs; or it does not say, then it does not remove either
+        return {name: holding.use(session) for name, session in (await holding.sessions(call)).items()}
+    return {}
+
+
+def _question(rows: list[Row | None], uses: dict[str, str]) -> str:
+    known = [row for row in rows if row is not None]
+    known.sort(key=lambda row: not uses.get(row.id))
+    named = [
+        row.id + (f" ({row.title})" if row.title else "") + (f" [{uses[row.id]}]" if uses.get(row.id) else "") for row in known
+    ]
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""
     return f"remove {', '.join(named[:3])}{more} for good?"
 

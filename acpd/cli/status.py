@@ -63,7 +63,8 @@ def _not_running(call: Call, error: AcpdError) -> int:
         call.out.json({"running": False, "store": {"path": path}, "pid": pid, "standalone": sorted(alone)})
         return 1
     if pid is not None:
-        text, hint = f"the daemon of the store {path} is pid {pid}, and cannot be reached: {error}", "acpd paths"
+        text = f"the daemon of the store {path}, pid {pid}, cannot be reached: {error}"
+        hint = "it was started with other flags or variables for its store: use those, or end it with 'acpd stop'"
     else:
         text, hint = f"no daemon runs for the store {path}", "acpd serve; an editor's acpd starts one too"
     for other, count in sorted(alone.items()):

@@ -96,7 +96,7 @@ def _connect(made: _socket.socket, path: str) -> None:
         reached, folder = address(path)
         made.connect(reached)
     except (FileNotFoundError, ConnectionRefusedError):
-        raise NoDaemon("no daemon is running") from None
+        raise NoDaemon(f"nobody listens at {path}") from None
     except BlockingIOError:  # Linux: too many wait to be taken
         raise NoDaemon(f"the daemon at {path} is too busy") from None
     finally:
