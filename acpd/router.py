@@ -65,7 +65,7 @@ class Connection:
         self.registry = registry
         self.pool = pool
         self.host = host
-        self.log: Callable[[str, str], None] = lambda _event, _text: None
+        self.log: Callable[..., None] = lambda _event, **_values: None
         self.tasks = tasks
         self._closed = on_closed
         self._earlier = earlier
@@ -111,7 +111,7 @@ class Connection:
     # -- acpd.peer.Owner
 
     def on_bad_line(self, why: str, /) -> None:
-        self.log("dropped a line of the client", why)
+        self.log("dropped a line of the client", text=why)
 
     def on_batch_end(self) -> None:
         """Nothing is buffered here."""
@@ -144,7 +144,7 @@ class Connection:
             elif method.startswith("_") and not method.startswith("_acpd/"):
                 extensions.notify(self, method, params)
         except RequestError as error:
-            self.log("bad notification", f"{method}: {error}")
+            self.log("bad notification", text=f"{method}: {error}")
 
     def _cancel(self, session_id: str) -> None:
         for prompt in self._unattached:
@@ -152,7 +152,7 @@ class Connection:
                 prompt.cancelled = True
         session = self.registry.live.get(session_id)
         if attaching.observes(session, self):
-            self.log("cancel of an observer ignored", session_id)
+            self.log("cancel of an observer ignored", session=session_id)
         elif session is not None:
             session.cancel()
 
@@ -261,7 +261,7 @@ class Connection:
             link = await self.warm.get() if self.eager else None
         except (AcpdError, OSError) as error:
             link = None
-            self.log("agent did not start", str(error))
+            self.log("agent did not start", text=str(error))
         for session_id, (cursor, line) in self._earlier.sessions.items():
             if line is None and not cursor.replay:
                 await reattach(self, session_id, cursor, None)
@@ -351,7 +351,7 @@ class Connection:
                     if how.starts:
                         await session.ensure_agent()
             except (AcpdError, OSError, TimeoutError) as error:
-                self.log("agent did not start", str(error))
+                self.log("agent did not start", text=str(error))
             session.scribe.commit()
             await session.scribe.settled()
         self.peer.answer(identifier, session.setup_answer(), attachment.place(), sets_up=True)
@@ -381,7 +381,7 @@ class Connection:
         try:
             await session.ensure_agent()
         except (AcpdError, OSError) as error:
-            self.log("agent did not start", str(error))
+            self.log("agent did not start", text=str(error))
             session.audience.notice("error", "The agent did not start", str(error))
 
     async def fork(self, identifier: bytes, params: Params) -> None:
