@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -159,7 +160,7 @@ class Daemon:
         made = Connection(tenant.registry, self.pool, host, self.tasks, closed, **more)
         number = next(self._numbers)
         made.number = number
-        made.log = lambda event, text: self.log("info", event, connection=number, text=text)
+        made.log = partial(self.log.bind(connection=number), "info")
         self.connections.add(made)
         return made
 

@@ -87,7 +87,7 @@ async def reattach(connection: Connection, session_id: str, cursor: Cursor, how:
             session = await connection.registry.open(session_id)
             over = await _answered_meanwhile(session, cursor.seq)
     except AcpdError as error:
-        connection.log("session not taken up again", f"{session_id}: {error}")
+        connection.log("session not taken up again", session=session_id, text=str(error))
         return None
     observer = how is not None and how.observer
     if not observer and (connection.eager or session.host is None):

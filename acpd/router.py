@@ -65,7 +65,7 @@ class Connection:
         self.registry = registry
         self.pool = pool
         self.host = host
-        self.log: Callable[[str, str], None] = lambda _event, _text: None
+        self.log: Callable[..., None] = lambda _event, **_values: None
         self.tasks = tasks
         self._closed = on_closed
         self._earlier = earlier
@@ -111,7 +111,7 @@ class Connection:
     # -- acpd.peer.Owner
 
     def on_bad_line(self, why: str, /) -> None:
-        self.log("dropped a line of the client", why)
+        self.log("dropped a line of the client", text=why)
 
     def on_batch_end(self) -> None:
         """Nothing is buffered here."""
@@ -144,7 +144,7 @@ class Connection:
             elif method.startswith("_") and not method.startswith("_acpd/"):
                 extensions.notify(self, method, params)
         except RequestError as error:
-            self.log("bad notification", f"{method[:100]}: {error}")
+            self.log("bad notification", text=f"{method[:100]}: {error}")
 
     def _cancel(self, session_id: str) -> None:
         for prompt in self._unattached:
@@ -152,7 +152,7 @@ class Connection:
                 prompt.cancelled = True
         session = self.registry.live.get(session_id)
         if attaching.observes(session, self):
-            self.log("cancel of an observer ignored", session_id)
+            self.log("cancel of an observer ignored", session=session_id)
         elif session is not None:
             session.cancel()
 
@@ -261,7 +261,7 @@ class Connection:
             link = await self.warm.get() if self.eager else None
         except (AcpdError, OSError) as error:
             link = None
-            self.log("agent did not start", str(error))
+            self.log("agent did not start", text=str(error))
         for session_id, (cursor, line) in self._earlier.sessions.items():
             if line is None and not cursor.replay:
                 await reattach(self, session_id, cursor, None)
@@ -351,7 +351,7 @@ class Connection:
                     if how.starts:
                         await session.ensure_agent()
             except (AcpdError, OSError, TimeoutError) as error:
-                self.log("agent did not start", str(error))
+                self.log("agent did not start", text=str(error))
             session.scribe.commit()
             await session.scribe.settled()
         self.peer.answer(identifier, session.setup_answer(), attachment.place(), sets_up=True)
@@ -384,7 +384,7 @@ class Connection:
         try:
             await session.ensure_agent()
         except (AcpdError, OSError) as error:
-            self.log("agent did not start", str(error))
+            self.log("agent did not start", text=str(error))
             session.audience.notice("error", "The agent did not start", str(error))
 
     async def fork(self, identifier: bytes, params: Params) -> None:
@@ -453,33 +453,26 @@ class Connection:
 
     async def set_mode(self, _identifier: bytes, params: Params) -> bytes:
         said = messages.parse_set_mode(params)
-        session = await self._opened(said.sessionId)
-        result = await self._ask_agent(session, "session/set_mode", messages.passed_on(said, params))
-        session.recorder.config(b'{"currentModeId":%b}' % encode(said.modeId))
-        session.scribe.commit()
-        await session.scribe.settled()
-        return result
+        mode = b'{"currentModeId":%b}' % encode(said.modeId)
+        return await self._set(said.sessionId, "session/set_mode", messages.passed_on(said, params), mode)
 
     async def set_config_option(self, _identifier: bytes, params: Params) -> bytes:
         said = messages.parse_set_config_option(params)
-        session = await self._opened(said.sessionId)
-        result = await self._ask_agent(session, "session/set_config_option", messages.passed_on(said, params))
-        session.recorder.config(result)
-        session.scribe.commit()
-        await session.scribe.settled()
-        return result
+        return await self._set(said.sessionId, "session/set_config_option", messages.passed_on(said, params))
 
-    async def _opened(self, session_id: str) -> LiveSession:
+    async def _set(self, session_id: str, method: str, params: bytes, now: bytes | None = None) -> bytes:
+        """Ask the agent; then `now` holds, else what it has answered."""
         session = await self.registry.open(session_id)
         if session.host is None:
             session.host = self.host
-        return session
-
-    async def _ask_agent(self, session: LiveSession, method: str, params: bytes) -> bytes:
         link = await session.ensure_agent()
         if not isinstance(link, AgentLink):
             raise AgentError(f"session {session.id} has no agent")
-        return await link.ask(method, link.translated(params))
+        result = await link.ask(method, link.translated(params))
+        session.recorder.config(result if now is None else now)
+        session.scribe.commit()
+        await session.scribe.settled()
+        return result
 
 
 async def _prompt_unattached(prompt: Prompt, connection: Connection, _identifier: bytes, _params: Params) -> None:

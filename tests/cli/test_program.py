@@ -215,8 +215,9 @@ def test_paths(tmp_path: Path) -> None:
         "data": str(tmp_path / "data"),
         "runtime": str(tmp_path / "run"),
         "socket": str(tmp_path / "run" / "acpd.sock"),
+        "log": str(tmp_path / "data" / "logs" / "acpd.log"),
     } == json.loads(acpd.run(tmp_path, "paths", "--json").out)
-    assert 5 == out.count("(not there yet)")
+    assert 6 == out.count("(not there yet)")
     chosen = json.loads(acpd.run(tmp_path, "paths", "--storage", "/x", "--json").out)
     assert (str(tmp_path / "run"), False) == (str(Path(chosen["socket"]).parent), chosen["socket"].endswith("acpd.sock"))
     assert [] == list(tmp_path.iterdir())

@@ -33,7 +33,7 @@ class Desk:
         self.server_closed = asyncio.Event()
         self.logged: list[tuple[str, str]] = []
         self.server = Connection(house.registry, house.pool, host, house.tasks, self.server_closed.set)
-        self.server.log = lambda event, text: self.logged.append((event, text))
+        self.server.log = lambda event, **values: self.logged.append((event, *values.values()))
         self.peer = Peer(self, strict=True)
 
     async def connect(self) -> None:
