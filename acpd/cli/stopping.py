@@ -46,9 +46,10 @@ async def _stop(call: Call, store: Store, pid: int) -> None:
     seconds = SECONDS + (0 if call.values.now else call.config.daemon.drain)
     _signal(pid, now=call.values.now)
     if not await _gone(store, pid, seconds):
-        raise AcpdError(f"the daemon, pid {pid}, is still there after {seconds:.0f} s", hint="acpd stop --now; or see its log")
+        hint = f"kill -9 {pid} loses nothing that was promised" if call.values.now else "acpd stop --now"
+        raise AcpdError(f"the daemon, pid {pid}, is still there after {seconds:.0f} s", hint=hint)
     if by_systemd:
-        call.out.say("it has ended; systemd starts the next one for the next client, until 'systemctl stop acpd.socket'")
+        call.out.say("it has ended; systemd starts the next one for the next client, unless acpd.socket is stopped too")
     elif counts and counts["connections"]:
         call.out.say("it has ended; the editors that are open start the next one at once")
     else:

@@ -22,7 +22,7 @@ import re
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum
 from itertools import groupby
 from pathlib import Path
@@ -317,7 +317,7 @@ class Database:
     def _disconnect(self, db: Connection | None) -> None:
         """Closing may write the WAL back; that it cannot is no loss, the next one to open will."""
         if db is not None:
-            with suppress(Exception), self._guard():
+            with suppress(Exception), nullcontext() if self._memory else self._guard():
                 db.close()
 
     def _refused(self, operation: str, error: Exception) -> StoreError:

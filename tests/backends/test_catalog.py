@@ -161,6 +161,18 @@ async def test_few_sessions_have_moved_at_any_time(tmp_path: Path, monkeypatch: 
     assert 0 < most < 10
 
 
+async def test_a_catalog_in_memory_writes_nothing(tmp_path: Path) -> None:
+    """Neither in the store nor beside it."""
+    root = tmp_path / "data"
+    root.mkdir()
+    backend = open_store("workspace", root, catalog_in_memory=True)
+    assert backend.catalog is not None
+    assert await backend.catalog.get("s") is None
+    await backend.catalog.close()
+    await backend.session.close()
+    assert [root] == list(tmp_path.rglob("*"))
+
+
 @pytest.mark.parametrize("name", ["workspace", "json", "sqlite"])
 async def test_a_lost_catalog_is_made_anew(tmp_path: Path, name: str) -> None:
     """Delete it, or damage it: recovery reads every log of the user, and no session vanishes."""

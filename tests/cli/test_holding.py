@@ -191,6 +191,16 @@ def test_stop(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+def test_stop_of_a_service(tmp_path: Path) -> None:
+    """Of a daemon that systemd has started it says what would start the next one."""
+    with Served(tmp_path / "home") as served:
+        pid = served.serve("sh", "-c", 'SYSTEMD_EXEC_PID=$$ exec "$@"', "sh")
+        code, out, err = served.run("stop")
+        assert (0, "") == (code, err)
+        assert f"pid {pid}, running turns 0, connections 0\nit has ended; systemd starts the next one" in out
+
+
+@pytest.mark.e2e
 def test_stop_while_an_editor_is_open(tmp_path: Path) -> None:
     """Its turn has time to end, with --now none; its next daemon is another process, and the session goes on."""
     with Served(tmp_path / "home") as served:

@@ -43,13 +43,13 @@ class Served:
         self.env = {**kept, "PYTHONPATH": path, "ACPD_HOME": str(home), "TERM": "dumb", proc.MARK: self.mark}
         self._daemons: list[subprocess.Popen[bytes]] = []
 
-    def serve(self) -> int:
-        """Start the daemon; it can be reached then. Its pid."""
+    def serve(self, *before: str) -> int:
+        """Start the daemon; it can be reached then. Its pid. `before`: words of a command that becomes it."""
         ready, theirs = os.pipe()
         env = {**self.env, "ACPD_READY_FD": str(theirs)}
         log = (self.home / "serve.log").open("ab")
         with log:
-            self._daemons.append(subprocess.Popen([*ACPD, "serve"], env=env, stderr=log, pass_fds=(theirs,), cwd="/"))
+            self._daemons.append(subprocess.Popen([*before, *ACPD, "serve"], env=env, stderr=log, pass_fds=(theirs,), cwd="/"))
         os.close(theirs)
         said = os.read(ready, 4096)
         os.close(ready)
