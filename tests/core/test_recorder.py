@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from acpd.errors import StoreError
-from acpd.scribe import GIVE_UP, RETRY_EVERY
+from acpd.scribe import RETRY_EVERY
 from acpd.session import LiveSession
 from acpd.wire import frames
 from tests.core.world import Editor, World, attach, chunk, load, prompt, put_forward, until
@@ -198,7 +198,7 @@ async def test_a_big_update_waits_for_the_disk_and_the_user_is_told(world: World
     journal.put_blobs = failing  # type: ignore[method-assign]
     voice.say(BIG)
     await until(lambda: voice.held)
-    for _ in range(int(GIVE_UP) + 5):
+    while editor.answer_to("p1") is None:
         put_forward(RETRY_EVERY)
         await asyncio.sleep(0.0005)
     answer = await editor.answered("p1")

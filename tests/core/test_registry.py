@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from acpd.errors import RequestError, SessionBusy, SessionNotFound, StoreError
 from acpd.registry import COMPLETE_TIMEOUT
-from acpd.scribe import GIVE_UP
 from acpd.session import LiveSession
 from acpd.storage.contract import Key, Row
 from tests.core.pipes import start
@@ -208,7 +207,7 @@ async def test_closing_does_not_wait_for_ever_for_the_disk(world: World) -> None
     voice.end()
     closing = start(world.registry.close(session.id))
     await asyncio.sleep(0)
-    for _ in range(int(GIVE_UP) + 1):
+    while not closing.done():
         put_forward(1.0)
         await asyncio.sleep(0.001)
     for attempt in (closing, world.registry.close(session.id)):
@@ -592,7 +591,7 @@ async def test_a_session_that_a_catalog_in_the_making_does_not_know_yet(world: W
     """Not "no such session", after which it would be looked for elsewhere, but an error that passes."""
     session, row = await not_known_yet(world)
     opening = start(world.registry.open(session.id))
-    for _ in range(50):
+    while not opening.done():
         await asyncio.sleep(0.0005)
         put_forward(COMPLETE_TIMEOUT)
     with pytest.raises(StoreError, match="try again") as raised:
