@@ -14,10 +14,10 @@ from tests.crash.states import points
 
 
 async def examined(history: str, disks: Path, *, backend: str = "workspace", limit: int, count: int = 0) -> Report:
-    """`count`: of how many points; 0: of all, and every state is searched."""
+    """`count`: of how many points; 0: of all. One state in four is searched, too."""
     scene = await recorded(COMMANDS[history], disks / "history", backend=backend)
     numbers = _some(points(scene.disk), count, history)
-    report = await Examination(scene, disks, limit=limit, searched=4 if count else 1).run(numbers)
+    report = await Examination(scene, disks, limit=limit, searched=4).run(numbers)
     print(f"{history} on {backend}: {report}")
     return report
 
@@ -48,16 +48,19 @@ async def test_a_sample_of_migrations(backend: str, disks: Path) -> None:
     assert (await migrated(backend, disks, limit=2, count=2)).states >= 5
 
 
-@pytest.mark.e2e
+def on_each_backend() -> list[object]:
+    """The default one in `make e2e`, the others by hand."""
+    return [pytest.param(name, marks=pytest.mark.e2e if name == "workspace" else pytest.mark.slow) for name in TARGETS]
+
+
 @pytest.mark.parametrize("history", COMMANDS)
-@pytest.mark.parametrize("backend", TARGETS)
+@pytest.mark.parametrize("backend", on_each_backend())
 async def test_every_point(history: str, backend: str, disks: Path) -> None:
     """Every point of them; of each at most so many states."""
     assert (await examined(history, disks, backend=backend, limit=6 if backend == "workspace" else 3)).states >= 30
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("backend", TARGETS)
+@pytest.mark.parametrize("backend", on_each_backend())
 async def test_every_point_of_a_migration(backend: str, disks: Path) -> None:
     """Between all pairs of backends that differ in where logs or states are."""
     assert (await migrated(backend, disks, limit=6)).states >= 50

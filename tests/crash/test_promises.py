@@ -29,9 +29,9 @@ BACKENDS = ("workspace", "json", "sqlite")
 
 
 async def examined(history: str, disks: Path, *, backend: str, limit: int, count: int = 0) -> Report:
-    """`count`: of how many points; 0: of all, and every state is searched."""
+    """`count`: of how many points; 0: of all. One state in four is searched, too."""
     scene = await recorded(SHORT[history], disks / "history", backend=backend)
-    examination = Examination(scene, disks, limit=limit, searched=4 if count else 1)
+    examination = Examination(scene, disks, limit=limit, searched=4)
     numbers = points(scene.disk)
     report = await examination.run(sample(numbers, count, random.Random(zlib.crc32(history.encode()))) if count else numbers)
     print(f"{history} on {backend}: {report}")
