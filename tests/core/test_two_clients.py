@@ -121,7 +121,7 @@ def test_two_clients(house: ThreadHouse, pytestconfig: pytest.Config) -> None:
     play(house, 8, 20, seeded=is_seeded(pytestconfig))
 
 
-@pytest.mark.e2e
+@pytest.mark.slow
 def test_two_clients_for_long(house: ThreadHouse, pytestconfig: pytest.Config) -> None:
     """The same, many times."""
     play(house, 25, 30, seeded=is_seeded(pytestconfig))
