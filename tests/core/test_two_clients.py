@@ -249,7 +249,7 @@ PLANTED = {
 """Each with what the machine says of it."""
 
 
-@pytest.mark.e2e
+@pytest.mark.slow
 @pytest.mark.parametrize(("plant", "found"), PLANTED.items(), ids=[plant.__name__.strip("_") for plant in PLANTED])
 def test_planted_bugs(
     house: ThreadHouse, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], found: str

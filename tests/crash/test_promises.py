@@ -64,10 +64,10 @@ def larger() -> Iterator[object]:
     for backend in BACKENDS:
         for history in SHORT:
             if backend != "workspace" or history not in WHOLE:
-                yield pytest.param(history, backend, id=f"{history}-{backend}")
+                mark = pytest.mark.e2e if backend == "workspace" else pytest.mark.slow
+                yield pytest.param(history, backend, id=f"{history}-{backend}", marks=mark)
 
 
-@pytest.mark.e2e
 @pytest.mark.parametrize(("history", "backend"), [*larger()])
 async def test_a_large_sample_of_crashes(history: str, backend: str, disks: Path) -> None:
     """Every point; of each at most so many states."""
@@ -111,6 +111,14 @@ def test_a_few_long_histories(disks: Path, work: list[Verb], seed: int) -> None:
 
 
 @pytest.mark.e2e
+@settings(max_examples=12, suppress_health_check=SLOW)
+@given(verbs, st.integers(0, 1000))
+def test_more_long_histories(disks: Path, work: list[Verb], seed: int) -> None:
+    """As before, with others each time."""
+    assert after(work, seed, disks).states >= 1
+
+
+@pytest.mark.slow
 @settings(max_examples=80, suppress_health_check=SLOW)
 @given(verbs, st.integers(0, 1000))
 def test_many_long_histories(disks: Path, work: list[Verb], seed: int) -> None:
