@@ -110,14 +110,6 @@ def test_a_few_long_histories(disks: Path, work: list[Verb], seed: int) -> None:
     assert after(work, seed, disks).states >= 1
 
 
-@pytest.mark.e2e
-@settings(max_examples=12, suppress_health_check=SLOW)
-@given(verbs, st.integers(0, 1000))
-def test_more_long_histories(disks: Path, work: list[Verb], seed: int) -> None:
-    """As before, with others each time."""
-    assert after(work, seed, disks).states >= 1
-
-
 @pytest.mark.slow
 @settings(max_examples=80, suppress_health_check=SLOW)
 @given(verbs, st.integers(0, 1000))
