@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.core.world import ClockLoop
@@ -110,7 +110,15 @@ def test_a_few_long_histories(disks: Path, work: list[Verb], seed: int) -> None:
     assert after(work, seed, disks).states >= 1
 
 
-@pytest.mark.slow
+TWO_CHUNKS: list[Verb] = [
+    ("big", 0), ("new", 747), ("turn", 249), ("delete", 280), ("new", 846), ("fork", 492), ("keep", 787), ("keep", 161),
+    ("mode", 135), ("close", 42), ("big", 492), ("close", 287), ("keep", 608), ("keep", 178),
+]  # fmt: skip
+"""A message of two chunks, in a session and its fork: it is searched as one text."""
+
+
+@pytest.mark.e2e
+@example(TWO_CHUNKS, 369)
 @settings(max_examples=80, suppress_health_check=SLOW)
 @given(verbs, st.integers(0, 1000))
 def test_many_long_histories(disks: Path, work: list[Verb], seed: int) -> None:
