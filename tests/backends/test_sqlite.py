@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from acpd.errors import StateUnreadable, StoreError
-from acpd_backends.sqlite import BATCH, VERSION, Database, execute, query
+from acpd_backends.schema import VERSION
+from acpd_backends.sqlite import BATCH, Database, execute, query
 
 ADD = "INSERT INTO meta VALUES (?1, ?2)"
 

@@ -13,7 +13,7 @@ from acpd.needs import Store
 from acpd.storage.contract import Key, SearchCatalog
 from acpd.storage.hits import Find
 from acpd.storage.queries import parse
-from acpd_backends.sqlite import _STEPS, VERSION
+from acpd_backends.schema import STEPS, VERSION
 from acpd_backends.stores import open_store
 from tests.backends.test_catalog import opened, write_log
 
@@ -103,7 +103,7 @@ async def test_version_2(tmp_path: Path) -> None:
         " searched) VALUES (?, 'coder', '/w', '', '2026', ?, 1, ?, 5, 0, '', '', 'clean', ?)"
     )
     with closing(sqlite3.connect(path)) as db, db:
-        db.executescript("".join(_STEPS[:2]) + "PRAGMA user_version = 2;")
+        db.executescript("".join(STEPS[:2]) + "PRAGMA user_version = 2;")
         db.executemany(put, [("s1", "2027", 1, 5), ("s2", "2026", 1, 3), ("s3", "2029", 1, -1), ("s4", "2028", 0, 0)])
     async with opened(tmp_path) as store:
         assert ["s3", "s1", "s2"] == [row.id for row in await store.catalog.page(cwd="/w")]

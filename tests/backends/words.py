@@ -12,7 +12,8 @@ from acpd.storage.contract import Row
 from acpd.storage.hits import Batch, Document, Find, Hit
 from acpd.storage.queries import Scope, parse
 from acpd_backends import catalog, search
-from acpd_backends.sqlite import _STEPS, execute, query
+from acpd_backends.schema import STEPS
+from acpd_backends.sqlite import execute, query
 
 
 def at(second: int) -> str:
@@ -29,7 +30,7 @@ class Words:
 
     def __init__(self) -> None:
         self.db = sqlite3.connect(":memory:", isolation_level=None)
-        self.db.executescript(" ".join(_STEPS))
+        self.db.executescript(" ".join(STEPS))
 
     def session(self, name: str, **fields: Any) -> None:
         catalog._put(self.db, replace(Row(id=name, agent="agent", cwd="/w", prompted=True, seq=99), **fields))
