@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import takewhile
 
 from acpd.indexing import catch_up_all, searchable
 from acpd.needs import Store
@@ -37,24 +36,14 @@ def _faults(said: Mapping[str, list[tuple[str, str]]], hits: Mapping[str, list[H
 
 
 def _said(log: bytes) -> Iterator[tuple[str, str]]:
-    """(entry, text) of each prompt, and of the message that an agent said right behind its turn's beginning: all its chunks."""
+    """(entry, text) of each prompt and of each message of an agent, all its chunks; acpd's own notices are not searched."""
     lines = [line for line in map(readable, log.split(b"\n")) if line is not None]
-    for at, line in enumerate(lines):
+    messages: dict[str, list[Json]] = {}
+    for line in lines:
         if line["type"] == "prompt":
             yield line["id"], line["prompt"][-1]["text"]
-        elif at and lines[at - 1].get("type") == "turn" and _is_text(line):
-            yield line["id"], _message(lines[at:])
-
-
-def _message(lines: list[Json]) -> str:
-    """The text of the message that begins these lines."""
-    chunks = takewhile(lambda line: _is_text(line) and _name(line) == _name(lines[0]), lines)
-    return "".join(line["params"]["update"]["content"]["text"] for line in chunks)
-
-
-def _name(line: Json) -> object:
-    return line.get("messageId") or line["params"]["update"].get("messageId")
-
-
-def _is_text(line: Json) -> bool:
-    return line["type"] == "update" and line.get("kind") == "agent_message_chunk" and "blobs" not in line
+        elif line["type"] == "update" and line.get("kind") == "agent_message_chunk":
+            messages.setdefault(line["messageId"], []).append(line)
+    for chunks in messages.values():
+        if not any("blobs" in line or "acpd.dev/notice" in line["params"].get("_meta", {}) for line in chunks):
+            yield chunks[0]["id"], "".join(line["params"]["update"]["content"]["text"] for line in chunks)

@@ -116,9 +116,13 @@ TWO_CHUNKS: list[Verb] = [
 ]  # fmt: skip
 """A message of two chunks, in a session and its fork: it is searched as one text."""
 
+INTERRUPTED: list[Verb] = [("turn", 0), ("running", 0), ("power", 0), ("turn", 0)]
+"""A notice of acpd in a turn that said nothing else: it is not searched."""
+
 
 @pytest.mark.e2e
 @example(TWO_CHUNKS, 369)
+@example(INTERRUPTED, 0)
 @settings(max_examples=80, suppress_health_check=SLOW)
 @given(verbs, st.integers(0, 1000))
 def test_many_long_histories(disks: Path, work: list[Verb], seed: int) -> None:
