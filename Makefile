@@ -32,6 +32,7 @@ e2e: $(READY)
 
 e2e-full: $(READY)
 	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -n 2 -m 'hypothesis and not slow' --hypothesis-profile=wide # other examples than a push is judged by
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz

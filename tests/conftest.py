@@ -14,8 +14,12 @@ import pytest
 from blockbuster import BlockBuster, BlockBusterFunction
 from hypothesis import HealthCheck, settings
 
-# No deadline: two cores are shared with the processes of other tests. `make fuzz` is for breadth.
-settings.register_profile("acpd", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+# No deadline: two cores are shared with the processes of other tests. A push is judged by the same examples each time;
+# `make fuzz` and `make e2e-full` look for new ones.
+settings.register_profile(
+    "acpd", deadline=None, print_blob=True, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("wide", settings.get_profile("acpd"), derandomize=False, max_examples=500)
 settings.load_profile("acpd")
 
 _PRODUCT = ["acpd", "acpd_backends"]

@@ -103,7 +103,7 @@ def after(work: list[Verb], seed: int, disks: Path) -> Report:
 SLOW = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
-@settings(max_examples=6, derandomize=True, suppress_health_check=SLOW)
+@settings(max_examples=6, suppress_health_check=SLOW)
 @given(verbs, st.integers(0, 1000))
 def test_a_few_long_histories(disks: Path, work: list[Verb], seed: int) -> None:
     """Sequences of everything, with kills and losses of power in between: what was promised before them holds too."""
