@@ -97,7 +97,7 @@ class SqliteCatalog(SearchCatalog):
         without a row is found without that.
         """
         settle = self._moves(row)
-        await self._database.write(lambda db: _put(db, row, settle=settle), durable=self._opens(row))
+        await self._database.write(lambda db: _put(db, row, settle=settle), durable=self._opens(row), brief=not settle)
         self._written(row)
 
     def _moves(self, row: Row) -> bool:

@@ -4,6 +4,10 @@ Whoever wants something of the file hands a closure to the thread. A closure of 
 that wait together share one commit, and where one of them fails they are run again one by one, so that it fails
 alone. Therefore a closure does nothing but SQL, and may run twice. Reads need no lock: WAL gives each a snapshot.
 
+To the thread and back costs more than a small update does (60 and 25 us), so a `brief` write runs on the event loop while
+the thread has nothing to do: it goes to the system's memory like a line of a log. What could take longer is the thread's:
+waiting for another process, checkpoints, and whatever failed.
+
 Several processes share a file: a writer waits for the other's lock (`BEGIN IMMEDIATE`, 30 s), so that nothing is
 upgraded half-way and "database is locked" means that someone kept it that long. Opening, which may make the file,
 is guarded by a flock beside it.
@@ -49,6 +53,9 @@ BATCH = 64
 
 CACHE = 16 * 1024
 """KiB of pages in memory at most: the indexes of 100,000 sessions."""
+
+BRIEF = 256
+"""Every so many brief writes one goes by the thread, which writes the WAL back when it has grown (1,000 pages)."""
 
 WAITING = 1024
 """Closures that wait at most; whoever brings more waits on the event loop."""
@@ -133,7 +140,15 @@ class Database:
         self._thread: threading.Thread | None = None
         self._closed: Future[None] | None = None
         self._holders = 1
-        self._synchronous = ""
+        self._db: Connection | None = None
+        self._using = threading.Lock()
+        """Held by who uses the connection."""
+        self._settings: dict[str, str | int] = {}
+        """Of the connection, as they were last set."""
+        self._waiting: set[asyncio.Future[Any]] = set()
+        """What was asked for on the event loop and is not done."""
+        self._brief = 0
+        """Brief writes since the last one that went by the thread."""
         self._spoiled: tuple[int, int] | None = None
         """The file (device, inode) in which a damaged page was met."""
 
@@ -152,11 +167,13 @@ class Database:
         """What `work` returns, outside a transaction. Sees every write that was asked for before. Raises StoreError."""
         return await self._run(Mode.READ, work)
 
-    async def write(self, work: Callable[[Connection], T], /, *, durable: bool = False) -> T:
+    async def write(self, work: Callable[[Connection], T], /, *, durable: bool = False, brief: bool = False) -> T:
         """What `work` returns, once it is committed. Raises StoreError; nothing of it is then in the file.
 
-        Cancelling gives up the answer, not the transaction.
+        `brief`: it changes a row or two, some 20 us. Cancelling gives up the answer, not the transaction.
         """
+        if brief and not durable and (done := self._write_here(work)) is not None:
+            return done[0]
         return await self._run(Mode.DURABLE if durable and self._sync else Mode.WRITE, work)
 
     def read_from_thread(self, work: Callable[[Connection], T], /) -> T:
@@ -200,8 +217,48 @@ class Database:
         async with self._room:
             loop = asyncio.get_running_loop()
             answer: asyncio.Future[T] = loop.create_future()
-            self._submit(_Job(mode, work, functools.partial(_hand_over, loop, answer)))
+            self._submit(_Job(mode, work, functools.partial(self._hand_over, loop, answer)))
+            self._waiting.add(answer)
             return await answer
+
+    def _hand_over(
+        self, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], result: object, error: BaseException | None
+    ) -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+            loop.call_soon_threadsafe(self._settle, answer, result, error)
+
+    def _settle(self, answer: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+        self._waiting.discard(answer)
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(result)
+        else:
+            answer.set_exception(error)
+
+    def _write_here(self, work: Callable[[Connection], T]) -> tuple[T] | None:
+        """What `work` returned; None if it is the thread's after all: something waits there, the file is locked, it failed."""
+        if self._waiting or self._closed is not None or self._brief >= BRIEF or not self._using.acquire(blocking=False):
+            self._brief = 0
+            return None
+        db = self._db
+        try:
+            if db is None:
+                return None
+            self._brief += 1
+            self._set(db, busy_timeout=0, wal_autocheckpoint=0, synchronous="NORMAL")
+            db.execute("BEGIN IMMEDIATE")
+            result = work(db)
+            db.execute("COMMIT")
+        except Exception:  # noqa: BLE001 - a caller's closure: the thread meets it again, and says it
+            if db is not None and db.in_transaction:
+                with suppress(Exception):
+                    db.execute("ROLLBACK")
+            return None
+        else:
+            return (result,)
+        finally:
+            self._using.release()
 
     def _submit(self, job: _Job) -> None:
         if self._closed is not None:
@@ -214,26 +271,28 @@ class Database:
     # The thread.
 
     def _serve(self) -> None:
-        db: Connection | None = None
         last = False
         while not last:
             batch, last = self._next()
-            try:
-                db = db or (self._open() if batch else None)
-                if db is not None:
-                    self._do(db, batch)
-            except Exception as error:  # noqa: BLE001 - whatever it is: those who wait get it, and the next ones a new connection
-                cause = self._refused("use" if db else "open", error)
-                for job in batch:
-                    job.settle(None, cause)
-                self._disconnect(db)
-                db = None
-        self._disconnect(db)
+            with self._using:
+                try:
+                    self._do(batch)
+                except Exception as error:  # noqa: BLE001 - whatever it is: those who wait get it, and the next ones a new connection
+                    cause = self._refused("use" if self._db else "open", error)
+                    for job in batch:
+                        job.settle(None, cause)
+                    self._disconnect()
+        with self._using:
+            self._disconnect()
         self._put_away()
         if self._closed is not None:
             self._closed.set_result(None)
 
-    def _do(self, db: Connection, batch: list[_Job]) -> None:
+    def _do(self, batch: list[_Job]) -> None:
+        if not batch:
+            return
+        db = self._db = self._db or self._open()
+        self._set(db, busy_timeout=round(BUSY_TIMEOUT * 1000), wal_autocheckpoint=1000)
         for mode, jobs in groupby(batch, key=lambda job: job.mode):
             if mode is not Mode.READ:
                 self._write(db, list(jobs), mode)
@@ -251,8 +310,9 @@ class Database:
             batch.append(job)
         return batch, False
 
-    def _disconnect(self, db: Connection | None) -> None:
+    def _disconnect(self) -> None:
         """Closing may write the WAL back; that it cannot is no loss, the next one to open will."""
+        db, self._db = self._db, None
         if db is not None:
             with suppress(Exception), nullcontext() if self._memory else self._guard():
                 db.close()
@@ -274,7 +334,7 @@ class Database:
 
     def _write(self, db: Connection, jobs: list[_Job], mode: Mode) -> None:
         try:
-            self._set_synchronous(db, "FULL" if mode is Mode.DURABLE else "NORMAL")
+            self._set(db, synchronous="FULL" if mode is Mode.DURABLE else "NORMAL")
             db.execute("BEGIN IMMEDIATE")
         except _errors() as error:
             for job in jobs:
@@ -295,10 +355,11 @@ class Database:
         for job, result in zip(jobs, results, strict=True):
             job.settle(result, None)
 
-    def _set_synchronous(self, db: Connection, level: str) -> None:
-        if level != self._synchronous:
-            db.execute(f"PRAGMA synchronous={level}")
-            self._synchronous = level
+    def _set(self, db: Connection, **settings: str | int) -> None:
+        for name, value in settings.items():
+            if self._settings.get(name) != value:
+                db.execute(f"PRAGMA {name}={value}")
+                self._settings[name] = value
 
     def _named(self, operation: str, error: BaseException) -> BaseException:
         if not isinstance(error, _errors()):
@@ -347,13 +408,14 @@ class Database:
         import sqlite3
 
         if self._memory:
-            db = sqlite3.connect(":memory:", isolation_level=None)
+            db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            self._settings = {}
             self._prepare(db)
             return db
         with suppress(FileExistsError):  # made here, so that it is 0600. Never opened again: closing would drop SQLite's locks
             self._files.close(self._files.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
-        db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT, isolation_level=None)
-        self._synchronous = ""
+        db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
+        self._settings = {}
         try:
             self._prepare(db)
         except (sqlite3.Error, StoreError):
@@ -397,22 +459,6 @@ def _identity(path: Path) -> tuple[int, int]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:12]
-
-
-def _hand_over(
-    loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], result: object, error: BaseException | None
-) -> None:
-    with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
-        loop.call_soon_threadsafe(_settle, answer, result, error)
-
-
-def _settle(answer: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-    if answer.done():
-        return
-    if error is None:
-        answer.set_result(result)
-    else:
-        answer.set_exception(error)
 
 
 def _errors() -> tuple[type[Error], ...]:

@@ -415,9 +415,9 @@ class _Modes(Database):
         super().__init__(path)
         self.durable: list[bool] = []
 
-    async def write(self, work: Callable[[Connection], T], /, *, durable: bool = False) -> T:
+    async def write(self, work: Callable[[Connection], T], /, *, durable: bool = False, brief: bool = False) -> T:
         self.durable.append(durable)
-        return await super().write(work, durable=durable)
+        return await super().write(work, durable=durable, brief=brief)
 
 
 async def test_that_a_known_session_is_open_outlives_a_loss_of_power(tmp_path: Path) -> None:

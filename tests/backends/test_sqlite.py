@@ -18,7 +18,7 @@ import pytest
 
 from acpd.errors import StateUnreadable, StoreError
 from acpd_backends.schema import VERSION
-from acpd_backends.sqlite import BATCH, Database, execute, query
+from acpd_backends.sqlite import BATCH, BRIEF, Database, execute, query
 
 ADD = "INSERT INTO meta VALUES (?1, ?2)"
 
@@ -186,6 +186,79 @@ async def test_whatever_stops_an_opening_is_told(tmp_path: Path, monkeypatch: py
                 await asyncio.wait_for(asyncio.to_thread(database.read_from_thread, lambda db: db.total_changes), 10)
         await add(database, "a")
         assert ["a"] == await names(database)
+
+
+async def add_briefly(database: Database, name: str) -> str:
+    """Gives the name of the thread that did it."""
+
+    def work(db: sqlite3.Connection) -> str:
+        execute(db, ADD, name, "")
+        return threading.current_thread().name
+
+    return await database.write(work, brief=True)
+
+
+async def test_a_brief_write_is_made_at_once(tmp_path: Path) -> None:
+    """On the event loop, once the file is open; it is committed and others see it."""
+    here = threading.current_thread().name
+    async with opened(tmp_path / "x.db") as database:
+        assert [False, True] == [await add_briefly(database, name) == here for name in "ab"]
+        with closing(sqlite3.connect(tmp_path / "x.db")) as other:
+            assert [("a",), ("b",)] == other.execute("SELECT name FROM meta ORDER BY name").fetchall()
+
+
+async def test_a_brief_write_does_not_overtake(tmp_path: Path) -> None:
+    """While something waits for the thread it waits too, also for what nobody waits for any more."""
+    async with opened(tmp_path / "x.db") as database:
+        await add(database, "a")
+        gate = threading.Event()
+        blocked = asyncio.gather(database.read(lambda db: gate.wait()))
+        first = asyncio.gather(add(database, "n"))
+        await asyncio.sleep(0)
+        first.cancel()
+        second = asyncio.gather(database.write(lambda db: execute(db, "DELETE FROM meta WHERE name = 'n'"), brief=True))
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(blocked, second)
+        assert ["a"] == await names(database)
+
+
+async def test_a_brief_write_waits_for_another_process_in_the_thread(tmp_path: Path) -> None:
+    """A lock that another connection holds delays it, and not the event loop."""
+    async with opened(tmp_path / "x.db") as database:
+        await add(database, "a")
+        with closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            writing = asyncio.gather(add_briefly(database, "b"))
+            await asyncio.sleep(0)
+            assert not writing.done()
+            other.execute("COMMIT")
+        assert ("sqlite:x.db",) == tuple(await writing)
+        assert ["a", "b"] == await names(database)
+
+
+async def test_a_brief_write_that_fails_is_told_once_and_changes_nothing(tmp_path: Path) -> None:
+    """What it had done before is not in the file; the next one is made."""
+    async with opened(tmp_path / "x.db") as database:
+        await add(database, "a")
+
+        def fail(db: sqlite3.Connection) -> None:
+            execute(db, ADD, "b", "")
+            execute(db, ADD, "a", "")
+
+        with pytest.raises(StoreError, match="UNIQUE"):
+            await database.write(fail, brief=True)
+        await add_briefly(database, "c")
+        assert ["a", "c"] == await names(database)
+
+
+async def test_brief_writes_do_not_let_the_wal_grow(tmp_path: Path) -> None:
+    """The thread writes it back: it stays within what one round of them adds to the thousand pages from which on it does."""
+    async with opened(tmp_path / "x.db") as database:
+        for n in range(20 * BRIEF):
+            sql = f"INSERT OR REPLACE INTO meta VALUES ('a', '{n}')"
+            await database.write(functools.partial(execute, sql=sql), brief=True)
+        assert (1000 + 4 * BRIEF) * 4200 > (tmp_path / "x.db-wal").stat().st_size
 
 
 async def test_another_process_that_writes_is_waited_for(tmp_path: Path) -> None:
