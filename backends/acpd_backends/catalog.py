@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -50,6 +50,7 @@ which takes 50 to 100 us each. So an update is cheap while no more sessions than
 listing looks at all of them: 0.3 ms.
 """
 _SELECT = f"SELECT {_NAMES}, max(searched, 0) FROM session "  # noqa: S608 - names of columns only
+_NUMBERED = f"SELECT {_NAMES}, max(searched, 0), number FROM session "  # noqa: S608
 _MOVED = "INDEXED BY recent WHERE listed <> updatedAt AND prompted"
 _NEWEST = "ORDER BY updatedAt DESC, id DESC LIMIT "
 PIECE = 1000
@@ -399,11 +400,14 @@ def _take(db: Connection, session_id: str, prepared: Prepared, row: Row | None, 
 def _search(db: Connection, find: Find, user: str | None) -> Hits:
     from acpd_backends import search
 
-    def row(number: int) -> Row | None:
-        rows = query(db, _SELECT + "WHERE number = ?1 AND searched >= 0", number)
-        return _row(rows[0], user) if rows else None
+    return search.search(db, find, lambda numbers: _rows_of(db, numbers, user))
 
-    return search.search(db, find, row)
+
+def _rows_of(db: Connection, numbers: Collection[int], user: str | None) -> dict[int, Row]:
+    from acpd_backends import search
+
+    found = query(db, f"{_NUMBERED}WHERE number IN {search.listed(numbers)} AND searched >= 0") if numbers else []
+    return {number: _row(values, user) for *values, number in found}
 
 
 def _renew(db: Connection) -> None:
@@ -461,7 +465,7 @@ def _values(row: Row) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _row(values: tuple[Any, ...], user: str | None) -> Row:
+def _row(values: Sequence[Any], user: str | None) -> Row:
     identifier, agent, cwd, title, created, updated, messages, prompted, seq, size, leaf, inner, parent, dirs, state, to = (
         values
     )

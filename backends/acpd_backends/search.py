@@ -14,7 +14,7 @@ batch begins. `searched` -1: what there is of it must go first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from acpd.storage.contract import Row
@@ -48,7 +48,7 @@ REMOVED = 32
 _SEARCHED = "UPDATE session SET searched = ?2, settled = ?3, late = (?2 < 0 OR prompted AND ?2 < seq) WHERE id = ?1"
 _PUT = "INSERT INTO document(id, session, scope, seq, entry, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
 _PUT_TEXT = "INSERT INTO document_text(id, text, paths) VALUES (?1, ?2, ?3)"
-_TEXT = "SELECT text, paths FROM document_text WHERE id = ?1"
+_TEXTS = "SELECT id, text, paths FROM document_text WHERE id IN "
 _PUT_TOKENS = "INSERT INTO search(rowid, text, path) VALUES (?1, ?2, ?3)"
 _TAKE_TOKENS = "INSERT INTO search(search, rowid, text, path) VALUES ('delete', ?1, ?2, ?3)"
 _OF = "document.session IN (SELECT number FROM session WHERE number IS NOT NULL AND"
@@ -158,8 +158,8 @@ def forget(db: Connection, session_id: str, limit: int = REMOVED) -> bool:
 
 
 def _remove(db: Connection, rows: list[tuple[int]]) -> None:
-    for (number,) in rows:
-        ((text, paths),) = query(db, _TEXT, number)
+    texts = _texts(db, [number for (number,) in rows])
+    for number, (text, paths) in texts.items():
         execute(db, _TAKE_TOKENS, number, *_columns(text, paths))
         execute(db, "DELETE FROM document_text WHERE id = ?1", number)
         execute(db, "DELETE FROM document WHERE id = ?1", number)
@@ -267,16 +267,16 @@ class _Pick:
         return True
 
 
-def search(db: Connection, find: Find, row_of: Callable[[int], Row | None]) -> Hits:
-    """`row_of`: the row of a session by its number. All of it is of one moment, whoever writes meanwhile."""
+def search(db: Connection, find: Find, rows_of: Callable[[Collection[int]], Mapping[int, Row]]) -> Hits:
+    """`rows_of`: the rows of sessions by their numbers. All of it is of one moment, whoever writes meanwhile."""
     execute(db, "BEGIN")
     try:
-        return _search(db, find, row_of)
+        return _search(db, find, rows_of)
     finally:
         execute(db, "COMMIT")
 
 
-def _search(db: Connection, find: Find, row_of: Callable[[int], Row | None]) -> Hits:
+def _search(db: Connection, find: Find, rows_of: Callable[[Collection[int]], Mapping[int, Row]]) -> Hits:
     complete = not query(db, "SELECT 1 FROM session WHERE late LIMIT 1")
     sql, values = _matching(find)
     if not sql:
@@ -292,22 +292,24 @@ def _search(db: Connection, find: Find, row_of: Callable[[int], Row | None]) -> 
             pick.add(found)
             if (pick.more and len(pick.found) == find.limit) or looked_at == max(LOOKED_AT, find.limit):
                 break
-    sessions = {number: row_of(number) for number in {found.session for found in pick.found}}
+    sessions = rows_of({found.session for found in pick.found})
+    texts = _texts(db, [found.id for found in pick.found if found.id not in looks])
     hits: list[Hit] = []
     for found in pick.found:
-        row = sessions[found.session]
+        row = sessions.get(found.session)
         if row is not None:  # a session that nobody knows any more
-            hits.append(_hit(row, found, looks.get(found.id) or snippets.look(*_text(db, found), terms)))
+            hits.append(_hit(row, found, looks.get(found.id) or snippets.look(*texts[found.id], terms)))
     return Hits(hits, pick.more, complete)
 
 
 def _ranked(db: Connection, rows: Iterator[Match], terms: Terms, pick: _Pick) -> dict[int, snippets.Look]:
     """Pick the best of the newest matches: the likely ones at a glance, those by a closer look."""
     matched = [found for _, found in zip(range(RANKED + 1), rows, strict=False)]
-    likely = [(snippets.glance(_text(db, found)[0], terms), found) for found in matched[:RANKED]]
+    texts = _texts(db, [found.id for found in matched[:RANKED]])
+    likely = [(snippets.glance(texts[found.id][0], terms), found) for found in matched[:RANKED]]
     likely.sort(key=lambda pair: -pair[0])
     closer = [found for _, found in likely[:CLOSER]]
-    looks = {found.id: snippets.look(*_text(db, found), terms) for found in closer}
+    looks = {found.id: snippets.look(*texts[found.id], terms) for found in closer}
     for found in sorted(closer, key=lambda found: (-looks[found.id].score, -found.id)):
         pick.add(found)
     for _, found in likely[CLOSER:]:
@@ -364,6 +366,12 @@ def _in_scopes(where: _Where, asked: Query) -> None:
             where.add(_UNWANTED, NUMBERED.index(term.scope), text)
 
 
-def _text(db: Connection, found: Match) -> tuple[str, str]:
-    ((text, paths),) = query(db, _TEXT, found.id)
-    return text, paths
+def _texts(db: Connection, documents: Sequence[int]) -> dict[int, tuple[str, str]]:
+    """What they say, and their paths."""
+    if not documents:
+        return {}
+    return {number: (text, paths) for number, text, paths in query(db, f"{_TEXTS}{listed(documents)}")}
+
+
+def listed(numbers: Collection[int]) -> str:
+    return f"({', '.join(map(str, numbers))})"

@@ -322,10 +322,10 @@ def test_one_session_does_not_hide_the_others(words: Words) -> None:
     words.put([document("needle", n, entry=f"n{n}") for n in range(2, 60)], "two")
     assert ["n59", "n58", "n57", "old"] == words.found("needle", each=3)
     for best in (False, True):
-        found = search.search(words.db, Find(query=parse("needle"), each=3, best=best), words.row)
+        found = search.search(words.db, Find(query=parse("needle"), each=3, best=best), words.rows)
         assert (4, True) == (len(found.hits), found.more)
-    assert not search.search(words.db, Find(query=parse("needle"), each=0, limit=59), words.row).more
-    assert search.search(words.db, Find(query=parse("needle"), each=0, limit=58), words.row).more
+    assert not search.search(words.db, Find(query=parse("needle"), each=0, limit=59), words.rows).more
+    assert search.search(words.db, Find(query=parse("needle"), each=0, limit=58), words.rows).more
 
 
 def test_a_walk_has_an_end(words: Words, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -49,11 +49,10 @@ class Words:
         self.put(document(text, number) for number, text in enumerate(texts, 1))
 
     def hits(self, text: str, **find: Any) -> Sequence[Hit]:
-        return search.search(self.db, replace(Find(query=parse(text), each=0), **find), self.row).hits
+        return search.search(self.db, replace(Find(query=parse(text), each=0), **find), self.rows).hits
 
-    def row(self, number: int) -> Row | None:
-        rows = query(self.db, catalog._SELECT + "WHERE number = ?1 AND searched >= 0", number)
-        return catalog._row(rows[0], None) if rows else None
+    def rows(self, numbers: Collection[int]) -> dict[int, Row]:
+        return catalog._rows_of(self.db, numbers, None)
 
     def found(self, text: str, **find: Any) -> list[str]:
         """Ids of entries, in the order of the hits."""
