@@ -333,6 +333,8 @@ class Registry:
 
     async def _completed(self) -> None:
         """Wait for the catalog of a new start, but not for ever: a big store that lost it takes its time."""
+        if self.complete.is_set():  # a task for it costs 40 us
+            return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.complete.wait(), COMPLETE_TIMEOUT)
 

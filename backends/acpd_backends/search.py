@@ -14,6 +14,7 @@ batch begins. `searched` -1: what there is of it must go first.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -201,9 +202,8 @@ def milliseconds(text: str) -> int:
 
 def time_of(at: int) -> str:
     """RFC 3339, UTC."""
-    from datetime import UTC, datetime
-
-    return f"{datetime.fromtimestamp(at // 1000, UTC).isoformat()[:19]}.{at % 1000:03}Z"
+    year, month, day, hour, minute, second, *_ = time.gmtime(at // 1000)
+    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{at % 1000:03}Z"
 
 
 def slot(at: int) -> int:
