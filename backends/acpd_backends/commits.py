@@ -1,6 +1,7 @@
-"""Putting logs on disk: at most 8 syncs at once, one per log, and one sync serves all who wait for that log.
+"""Putting logs on disk: one sync at a time for a log, which serves all who wait for that log, and many logs at once.
 
-Everything but the jobs runs on the event loop. Who asks while a sync of the same log runs waits for the next one: its
+The kernel does them by itself (acpd_backends.kernelsync), or else 8 threads do, as they do whatever is more than a sync. All
+else runs on the event loop. Who asks while a sync of the same log runs waits for the next one: its
 lines may have been written behind the first. A log whose sync failed is closed, opened again and verified before
 anything is appended to it, because the kernel may have dropped the pages that it could not write.
 """
@@ -13,21 +14,34 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from acpd.errors import StoreError
+from acpd_backends import kernelsync
 
 T = TypeVar("T")
 LIMIT = 8
 Waiters = list[asyncio.Future[None]]
 
 
+class SyncJob(NamedTuple):
+    """Puts a log on disk."""
+
+    size: int
+    """How far the log is now."""
+    run: Callable[[], None]
+    """The whole of it, in a thread. Raises OSError, or StoreError for good."""
+    descriptor: int | None
+    """Where an fdatasync of this and then `check` are the whole of it."""
+    check: Callable[[], None]
+    """On the loop. Raises as `run`."""
+
+
 class Syncable(ABC):
-    """What the committer needs of a log. The two jobs run in a thread, the rest on the loop."""
+    """What the committer needs of a log."""
 
     @abstractmethod
-    def sync_job(self) -> tuple[int, Callable[[], None]]:
-        """How far the log is now, and the call that puts so much on disk. That raises OSError, or StoreError for good."""
+    def sync_job(self) -> SyncJob: ...
 
     @abstractmethod
     def synced(self, size: int) -> None: ...
@@ -38,7 +52,7 @@ class Syncable(ABC):
 
     @abstractmethod
     def repair_job(self) -> Callable[[], int]:
-        """The call that opens and verifies the log anew. It raises OSError or StoreError."""
+        """The call that opens and verifies the log anew, in a thread. It raises OSError or StoreError."""
 
     @abstractmethod
     def repaired(self, descriptor: int | None, error: StoreError | None) -> None:
@@ -46,13 +60,22 @@ class Syncable(ABC):
 
 
 class Committer:
-    """The syncs of one store."""
+    """The syncs of one store. `by_kernel`: where it can; else by threads alone."""
 
-    def __init__(self, limit: int = LIMIT) -> None:
+    def __init__(self, limit: int = LIMIT, *, by_kernel: bool = False) -> None:
         self._limit = limit
+        self._by_kernel = by_kernel
+        self._kernel: kernelsync.KernelSyncs | None = None
+        self._asked: list[Syncable] = []
+        """Those that go to the kernel with the next turn of the loop, in one call."""
+        self._asking: asyncio.Future[None] | None = None
+        """While the kernel has something, or will."""
         self._pool: ThreadPoolExecutor | None = None
         self._waiters: dict[Syncable, Waiters] = {}
+        self._flying: dict[Syncable, Waiters] = {}
+        """What the kernel has."""
         self._queue: deque[Syncable] = deque()
+        """For the threads."""
         self._running: set[Syncable] = set()
         self._active = 0
         self._jobs: set[asyncio.Future[Any]] = set()
@@ -66,9 +89,61 @@ class Committer:
             return waiter
         self._waiters[log] = [waiter]
         if log not in self._running:
-            self._queue.append(log)
+            self._put(log)
             self._start()
         return waiter
+
+    def _put(self, log: Syncable) -> None:
+        if self._by_kernel:
+            if not self._asked:
+                self._ask_soon()
+            self._asked.append(log)
+        else:
+            self._queue.append(log)
+
+    def _ask_soon(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._asking is None:
+            self._asking = loop.create_future()
+            self._jobs.add(self._asking)
+        loop.call_soon(self._ask)
+
+    def _asked_all(self) -> None:
+        """If so, `close` need not wait for the kernel."""
+        if self._asking is not None and not self._asked and not self._flying:
+            self._jobs.discard(self._asking)
+            self._asking.set_result(None)
+            self._asking = None
+
+    def _ask(self) -> None:
+        """Give the kernel what it can do, and the rest to the threads."""
+        logs, self._asked = self._asked, []
+        if self._kernel is None:
+            self._kernel = kernelsync.opened()
+            self._by_kernel = self._kernel is not None
+        syncs: list[tuple[int, kernelsync.Done]] = []
+        taking: list[Syncable] = []
+        for log in logs:
+            job = log.sync_job()
+            if job.descriptor is None or self._kernel is None:
+                self._queue.append(log)
+            else:
+                taking.append(log)
+                syncs.append((job.descriptor, partial(self._synced, log, job)))
+        taken = self._kernel.take(syncs) if self._kernel is not None else 0
+        self._running.update(taking[:taken])
+        self._flying.update((log, self._waiters.pop(log)) for log in taking[:taken])
+        self._queue += taking[taken:]
+        self._start()
+        self._asked_all()
+
+    def _synced(self, log: Syncable, job: SyncJob, error: OSError | None) -> None:
+        outcome: Exception | None = error
+        if error is None:
+            (outcome,) = _each([job.check])
+        self._over(log, self._flying.pop(log), job.size, outcome)
+        self._start()
+        self._asked_all()
 
     def _start(self) -> None:
         """Give what waits to the threads that are free, in equal shares: handing one over costs as much as a sync."""
@@ -76,11 +151,11 @@ class Committer:
         while self._queue and self._active < self._limit:
             taken = [self._queue.popleft() for _ in range(min(share, len(self._queue)))]
             waiters = [self._waiters.pop(log) for log in taken]
-            sizes, jobs = zip(*(log.sync_job() for log in taken), strict=True)
+            jobs = [log.sync_job() for log in taken]
             self._running.update(taken)
             self._active += 1
-            work = self._run(partial(_each, jobs))
-            work.add_done_callback(partial(self._done, taken, waiters, sizes))
+            work = self._run(partial(_each, [job.run for job in jobs]))
+            work.add_done_callback(partial(self._done, taken, waiters, [job.size for job in jobs]))
 
     def _run(self, job: Callable[[], T]) -> asyncio.Future[T]:
         if self._pool is None:
@@ -97,15 +172,18 @@ class Committer:
         failed = work.exception()
         outcomes = [failed] * len(logs) if failed is not None else work.result()
         for log, waiting, size, error in zip(logs, waiters, sizes, outcomes, strict=True):
-            if isinstance(error, OSError):
-                self.repair(log, waiting, log.suspect(error))
-                continue
-            if isinstance(error, StoreError):
-                log.suspect(error)
-            if error is None:
-                log.synced(size)
-            self._settle(log, waiting, error)
+            self._over(log, waiting, size, error)
         self._start()
+
+    def _over(self, log: Syncable, waiters: Waiters, size: int, error: BaseException | None) -> None:
+        if isinstance(error, OSError):
+            self.repair(log, waiters, log.suspect(error))
+            return
+        if isinstance(error, StoreError):
+            log.suspect(error)
+        if error is None:
+            log.synced(size)
+        self._settle(log, waiters, error)
 
     def busy(self, log: Syncable) -> bool:
         """Whether a job of this log runs."""
@@ -133,12 +211,15 @@ class Committer:
                 waiter.set_exception(error)
         self._running.discard(log)
         if log in self._waiters:
-            self._queue.append(log)
+            self._put(log)
 
     async def close(self) -> None:
         """Wait for the syncs that were asked for. Cancelling this leaves them running."""
         while self._jobs or self._queue:
             await asyncio.wait(list(self._jobs))
+        if self._kernel is not None:
+            kernel, self._kernel = self._kernel, None
+            await kernel.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False)
             self._pool = None

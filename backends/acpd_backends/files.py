@@ -69,6 +69,11 @@ def _is_fresh(folder: Path) -> bool:
 class Files:
     """Blocking file operations. Paths may be relative only where the caller wants them so. Files are 0600, folders 0700."""
 
+    @property
+    def syncs_by_kernel(self) -> bool:
+        """Whether `fdatasync` may be left to acpd_backends.kernelsync: not where it is something else."""
+        return type(self).fdatasync is Files.fdatasync
+
     # The system calls.
 
     def open(self, path: Path, flags: int) -> int:

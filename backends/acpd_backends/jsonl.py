@@ -49,7 +49,7 @@ class JsonlJournals(Journals):
         self.layout = layout
         self.power_safe = sync
         self.files = files
-        self.committer = Committer()
+        self.committer = Committer(by_kernel=files.syncs_by_kernel)
         self._open: dict[Key, JsonlJournal] = {}
 
     @property

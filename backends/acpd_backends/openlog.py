@@ -15,7 +15,7 @@ from acpd.storage.contract import Journal, Key
 from acpd.storage.fold import Fold
 from acpd.wire.lines import Header, header_line
 from acpd_backends.blobfiles import put_blobs
-from acpd_backends.commits import Syncable
+from acpd_backends.commits import Syncable, SyncJob
 from acpd_backends.files import Files, failed
 from acpd_backends.indexfile import update_index
 from acpd_backends.logfile import LogPaths
@@ -115,9 +115,10 @@ class JsonlJournal(Journal, Syncable):
 
     # For the committer.
 
-    def sync_job(self) -> tuple[int, Callable[[], None]]:
+    def sync_job(self) -> SyncJob:
         folder = self.paths.folder if self._synced < 0 else None
-        return self._size, partial(self._sync, self._fd, self._size, folder)
+        run = partial(self._sync, self._fd, self._size, folder)
+        return SyncJob(self._size, run, None if folder else self._fd, partial(self._check, self._fd, self._size))
 
     def _sync(self, descriptor: int, size: int, folder: Path | None) -> None:
         self._files.fdatasync(descriptor)
