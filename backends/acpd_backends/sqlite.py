@@ -24,7 +24,7 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum
@@ -84,6 +84,12 @@ class _Job(NamedTuple):
     work: Callable[[Connection], Any]
     settle: Callable[[Any, BaseException | None], object]
     """The first call counts; later ones do nothing."""
+
+
+class _Outcome(NamedTuple):
+    job: _Job
+    result: Any
+    error: BaseException | None
 
 
 def execute(db: Connection, sql: str, *values: object) -> Cursor:
@@ -236,7 +242,7 @@ class Database:
         else:
             answer.set_exception(error)
 
-    def _write_here(self, work: Callable[[Connection], T]) -> tuple[T] | None:
+    def _write_here(self, work: Callable[[Connection], T]) -> tuple[T, ...] | None:
         """What `work` returned; None if it is the thread's after all: something waits there, the file is locked, it failed."""
         if self._waiting or self._closed is not None or self._brief >= BRIEF or not self._using.acquire(blocking=False):
             self._brief = 0
@@ -248,15 +254,12 @@ class Database:
             self._brief += 1
             self._set(db, busy_timeout=0, wal_autocheckpoint=0, synchronous="NORMAL")
             db.execute("BEGIN IMMEDIATE")
-            result = work(db)
-            db.execute("COMMIT")
+            return tuple(self._commit(db, [work]))
         except Exception:  # noqa: BLE001 - a caller's closure: the thread meets it again, and says it
             if db is not None and db.in_transaction:
                 with suppress(Exception):
                     db.execute("ROLLBACK")
             return None
-        else:
-            return (result,)
         finally:
             self._using.release()
 
@@ -274,31 +277,32 @@ class Database:
         last = False
         while not last:
             batch, last = self._next()
+            outcomes: list[_Outcome] = []
             with self._using:
                 try:
-                    self._do(batch)
+                    outcomes.extend(self._do(batch))
                 except Exception as error:  # noqa: BLE001 - whatever it is: those who wait get it, and the next ones a new connection
                     cause = self._refused("use" if self._db else "open", error)
-                    for job in batch:
-                        job.settle(None, cause)
+                    outcomes += [_Outcome(job, None, cause) for job in batch]
                     self._disconnect()
+            for job, result, failure in outcomes:  # now, so that who goes on finds the connection free
+                job.settle(result, failure)
         with self._using:
             self._disconnect()
         self._put_away()
         if self._closed is not None:
             self._closed.set_result(None)
 
-    def _do(self, batch: list[_Job]) -> None:
+    def _do(self, batch: list[_Job]) -> Iterator[_Outcome]:
         if not batch:
             return
         db = self._db = self._db or self._open()
         self._set(db, busy_timeout=round(BUSY_TIMEOUT * 1000), wal_autocheckpoint=1000)
         for mode, jobs in groupby(batch, key=lambda job: job.mode):
             if mode is not Mode.READ:
-                self._write(db, list(jobs), mode)
-                continue
-            for job in jobs:
-                self._read(db, job)
+                yield from self._write(db, list(jobs), mode)
+            else:
+                yield from (self._read(db, job) for job in jobs)
 
     def _next(self) -> tuple[list[_Job], bool]:
         """What waits, at most BATCH; and whether it is the last."""
@@ -324,36 +328,33 @@ class Database:
             return failed(operation, str(self.path), error)
         return store_error(operation, self.path, error)
 
-    def _read(self, db: Connection, job: _Job) -> None:
+    def _read(self, db: Connection, job: _Job) -> _Outcome:
         try:
-            result = job.work(db)
+            return _Outcome(job, job.work(db), None)
         except Exception as error:  # noqa: BLE001 - the caller's closure; the caller gets it
-            job.settle(None, self._named("read", error))
-        else:
-            job.settle(result, None)
+            return _Outcome(job, None, self._named("read", error))
 
-    def _write(self, db: Connection, jobs: list[_Job], mode: Mode) -> None:
+    def _write(self, db: Connection, jobs: list[_Job], mode: Mode) -> list[_Outcome]:
         try:
             self._set(db, synchronous="FULL" if mode is Mode.DURABLE else "NORMAL")
             db.execute("BEGIN IMMEDIATE")
         except _errors() as error:
-            for job in jobs:
-                job.settle(None, self._named("write", error))
-            return
+            return [_Outcome(job, None, self._named("write", error)) for job in jobs]
         try:
-            results = [job.work(db) for job in jobs]
-            db.execute("COMMIT")
+            results = self._commit(db, [job.work for job in jobs])
         except Exception as error:  # noqa: BLE001 - a caller's closure; that caller gets it
             if db.in_transaction:  # a full disk has already rolled it back
                 db.execute("ROLLBACK")
             if len(jobs) == 1:
-                jobs[0].settle(None, self._named("write", error))
-            else:
-                for job in jobs:
-                    self._write(db, [job], mode)
-            return
-        for job, result in zip(jobs, results, strict=True):
-            job.settle(result, None)
+                return [_Outcome(jobs[0], None, self._named("write", error))]
+            return [outcome for job in jobs for outcome in self._write(db, [job], mode)]
+        return [_Outcome(job, result, None) for job, result in zip(jobs, results, strict=True)]
+
+    def _commit(self, db: Connection, works: Sequence[Callable[[Connection], T]]) -> list[T]:
+        """All of a transaction that has begun."""
+        results = [work(db) for work in works]
+        db.execute("COMMIT")
+        return results
 
     def _set(self, db: Connection, **settings: str | int) -> None:
         for name, value in settings.items():

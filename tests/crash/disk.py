@@ -14,14 +14,13 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from acpd_backends import sqlite
 from acpd_backends.files import failed
-from acpd_backends.sqlite import Database, Mode
+from acpd_backends.sqlite import Database
 from tests.backends.journal_logs import FaultyFiles
 
 if TYPE_CHECKING:
@@ -362,35 +361,25 @@ class RecordingFiles(FaultyFiles):
 @contextmanager
 def recorded_databases() -> Generator[None]:
     """Each commit of a database on recording files is a step, before anybody is told of it, and can be refused like one."""
-    real = Database._write
+    real = Database._commit
 
-    def write(self: Database, db: Connection, jobs: list[sqlite._Job], mode: Mode) -> None:
+    def commit(self: Database, db: Connection, works: Sequence[Callable[[Connection], T]]) -> list[T]:
         files = self._files
         if not isinstance(files, RecordingFiles):
-            real(self, db, jobs, mode)
-            return
-
-        def told(job: sqlite._Job) -> sqlite._Job:
-            def settle(result: object, error: BaseException | None) -> None:
-                if error is None:
-                    files.committed(self.path, db.serialize(), durable=mode is Mode.DURABLE)
-                job.settle(result, error)
-
-            return job._replace(settle=settle)
-
+            return real(self, db, works)
         try:
             files.commits(self.path)
         except OSError as error:
-            for job in jobs:
-                job.settle(None, failed("write", str(self.path), error))
-            return
-        real(self, db, [told(job) for job in jobs], mode)
+            raise failed("write", str(self.path), error) from None
+        results = real(self, db, works)
+        files.committed(self.path, db.serialize(), durable=self._settings["synchronous"] == "FULL")
+        return results
 
-    Database._write = write  # type: ignore[method-assign]
+    Database._commit = commit  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Database._write = real  # type: ignore[method-assign]
+        Database._commit = real  # type: ignore[method-assign]
 
 
 def refused(number: int) -> OSError:
