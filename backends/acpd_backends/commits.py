@@ -31,8 +31,8 @@ class SyncJob(NamedTuple):
     """How far the log is now."""
     run: Callable[[], None]
     """The whole of it, in a thread. Raises OSError, or StoreError for good."""
-    descriptor: int | None
-    """Where an fdatasync of this and then `check` are the whole of it."""
+    descriptor: int
+    """An fdatasync of this and then `check` are the whole of it; -1: they are not."""
     check: Callable[[], None]
     """On the loop. Raises as `run`."""
 
@@ -66,14 +66,15 @@ class Committer:
         self._limit = limit
         self._by_kernel = by_kernel
         self._kernel: kernelsync.KernelSyncs | None = None
-        self._asked: list[Syncable] = []
-        """Those that go to the kernel with the next turn of the loop, in one call."""
-        self._asking: asyncio.Future[None] | None = None
-        """While the kernel has something, or will."""
         self._pool: ThreadPoolExecutor | None = None
         self._waiters: dict[Syncable, Waiters] = {}
+        """Who waits for a sync that has not begun."""
+        self._fresh: list[Syncable] = []
+        """Logs that the kernel is asked for with the next turn of the loop, in one call."""
         self._flying: dict[Syncable, Waiters] = {}
-        """What the kernel has."""
+        """Those that it has."""
+        self._landed: asyncio.Future[None] | None = None
+        """Done when it has none, and none are fresh."""
         self._queue: deque[Syncable] = deque()
         """For the threads."""
         self._running: set[Syncable] = set()
@@ -94,56 +95,41 @@ class Committer:
         return waiter
 
     def _put(self, log: Syncable) -> None:
-        if self._by_kernel:
-            if not self._asked:
-                self._ask_soon()
-            self._asked.append(log)
-        else:
+        if not self._by_kernel:
             self._queue.append(log)
+            return
+        self._fresh.append(log)
+        if len(self._fresh) == 1:
+            asyncio.get_running_loop().call_soon(self._fly)
+        if self._landed is None:
+            self._landed = asyncio.get_running_loop().create_future()
+            self._jobs.add(self._landed)
 
-    def _ask_soon(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._asking is None:
-            self._asking = loop.create_future()
-            self._jobs.add(self._asking)
-        loop.call_soon(self._ask)
-
-    def _asked_all(self) -> None:
-        """If so, `close` need not wait for the kernel."""
-        if self._asking is not None and not self._asked and not self._flying:
-            self._jobs.discard(self._asking)
-            self._asking.set_result(None)
-            self._asking = None
-
-    def _ask(self) -> None:
+    def _fly(self) -> None:
         """Give the kernel what it can do, and the rest to the threads."""
-        logs, self._asked = self._asked, []
-        if self._kernel is None:
-            self._kernel = kernelsync.opened()
-            self._by_kernel = self._kernel is not None
-        syncs: list[tuple[int, kernelsync.Done]] = []
-        taking: list[Syncable] = []
-        for log in logs:
-            job = log.sync_job()
-            if job.descriptor is None or self._kernel is None:
-                self._queue.append(log)
-            else:
-                taking.append(log)
-                syncs.append((job.descriptor, partial(self._synced, log, job)))
-        taken = self._kernel.take(syncs) if self._kernel is not None else 0
-        self._running.update(taking[:taken])
-        self._flying.update((log, self._waiters.pop(log)) for log in taking[:taken])
-        self._queue += taking[taken:]
+        logs, self._fresh = self._fresh, []
+        kernel = self._kernel = self._kernel or kernelsync.opened()
+        self._by_kernel = kernel is not None
+        able = [(log, job) for log in logs if (job := log.sync_job()).descriptor >= 0]
+        taken = kernel.take([(job.descriptor, partial(self._land, log, job)) for log, job in able]) if kernel else 0
+        for log, _ in able[:taken]:
+            self._flying[log] = self._waiters.pop(log)
+        self._running |= self._flying.keys()
+        self._queue += [log for log in logs if log not in self._flying]
         self._start()
-        self._asked_all()
+        self._look()
 
-    def _synced(self, log: Syncable, job: SyncJob, error: OSError | None) -> None:
-        outcome: Exception | None = error
-        if error is None:
-            (outcome,) = _each([job.check])
+    def _land(self, log: Syncable, job: SyncJob, error: OSError | None) -> None:
+        outcome = error if error is not None else _each([job.check])[0]
         self._over(log, self._flying.pop(log), job.size, outcome)
         self._start()
-        self._asked_all()
+        self._look()
+
+    def _look(self) -> None:
+        if self._landed is not None and not self._fresh and not self._flying:
+            self._jobs.discard(self._landed)
+            self._landed.set_result(None)
+            self._landed = None
 
     def _start(self) -> None:
         """Give what waits to the threads that are free, in equal shares: handing one over costs as much as a sync."""

@@ -118,7 +118,7 @@ class JsonlJournal(Journal, Syncable):
     def sync_job(self) -> SyncJob:
         folder = self.paths.folder if self._synced < 0 else None
         run = partial(self._sync, self._fd, self._size, folder)
-        return SyncJob(self._size, run, None if folder else self._fd, partial(self._check, self._fd, self._size))
+        return SyncJob(self._size, run, -1 if folder else self._fd, partial(self._check, self._fd, self._size))
 
     def _sync(self, descriptor: int, size: int, folder: Path | None) -> None:
         self._files.fdatasync(descriptor)
