@@ -5,7 +5,7 @@ Runs the same program as the console script. Before that, the seam through which
 order of writes, syncs and sends is known. One JSON object a line is written to ORDER at the end:
 
     {"do": "write", "path", "text"}   bytes are in the kernel, appended to this file
-    {"do": "sync", "path"}            an fdatasync or fsync began; {"do": "synced", "path"} it returned
+    {"do": "sync", "path"}            an fdatasync or fsync began; {"do": "synced", "path"} it is done
     {"do": "replace", "path", "to"}   renamed
     {"do": "send", "text"}            bytes are about to leave: to the client or to an agent
 
@@ -19,7 +19,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,28 @@ def record_files() -> None:
     wrapped |= {name: sync_with(name) for name in syncs}
     for name, method in wrapped.items():
         setattr(Files, name, method)
+
+
+def record_kernel() -> None:
+    """Wrap the syncs that the kernel does by itself."""
+    from acpd_backends.kernelsync import Done, KernelSyncs
+
+    took = KernelSyncs.take
+
+    def noted(path: str, done: Done) -> Done:
+        def then(error: OSError | None) -> None:
+            if error is None:
+                note(do="synced", path=path)
+            done(error)
+
+        return then
+
+    def take(self: KernelSyncs, syncs: Sequence[tuple[int, Done]]) -> int:
+        for fd, _ in syncs:
+            note(do="sync", path=_path(fd))
+        return took(self, [(fd, noted(_path(fd), done)) for fd, done in syncs])
+
+    KernelSyncs.take = take  # type: ignore[method-assign]
 
 
 def _path(fd: int) -> str:
@@ -128,6 +150,7 @@ def main(arguments: list[str]) -> int:
     cut = arguments.index("--")
     order, *options = arguments[:cut]
     record_files()
+    record_kernel()
     record_streams()
     if options:
         plant(options[1])
