@@ -176,6 +176,18 @@ async def test_a_full_disk_costs_no_value() -> None:
         assert {"n": 1} == kept
 
 
+async def test_a_silent_client_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that never answers `_acpd/state` delays the first turn of the connection and no other."""
+    monkeypatch.setattr("acpd.api.state.SAVE_TIMEOUT", 0.05)
+    async with joined(Scripted(count)) as (editor, _):
+        editor.answers["_acpd/state"] = lambda _: None
+        assert "end_turn" == await editor.prompt(await editor.new())
+        monkeypatch.setattr("acpd.api.state.SAVE_TIMEOUT", 1000)
+        name = await editor.new()
+        assert ["end_turn", "end_turn"] == [await editor.prompt(name), await editor.prompt(name)]
+        assert "112" == editor.text()
+
+
 async def test_the_last_value_counts() -> None:
     """Values are sent in order, each whole; what an earlier answer says does not touch a later value."""
     seen: list[int] = []
