@@ -64,9 +64,8 @@ class Client:
         if method == "session/request_permission":
             self.asked.append(said)
             self.seen.append("ask")
-            option = self.decide(said)
-            if option is not None:
-                self.peer.answer(identifier, encode({"outcome": {"outcome": "selected", "optionId": option}}))
+            deciding = asyncio.get_running_loop().run_in_executor(None, self.decide, said)
+            deciding.add_done_callback(lambda decided: self._decided(identifier, decided.result()))
         elif method in self.handlers:
             try:
                 self.peer.answer(identifier, encode(self.handlers[method](said)))
@@ -75,6 +74,10 @@ class Client:
         else:
             self.peer.refuse(identifier, RequestError(METHOD_NOT_FOUND, f"unknown method {method}"))
         self.changed.set()
+
+    def _decided(self, identifier: bytes, option: str | None) -> None:
+        if option is not None:
+            self.peer.answer(identifier, encode({"outcome": {"outcome": "selected", "optionId": option}}))
 
     def on_notification(self, method: str, params: Params, /) -> None:
         if method == "session/update":
