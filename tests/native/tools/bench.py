@@ -147,9 +147,7 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def bench(
-    root: Path, can: Json | None = None, *more: Path, toolbox: Toolbox | None = None
-) -> AsyncGenerator[Bench]:
+async def bench(root: Path, can: Json | None = None, *more: Path, toolbox: Toolbox | None = None) -> AsyncGenerator[Bench]:
     root.mkdir(exist_ok=True)
     agent = ToolAgent(toolbox or Toolbox(kit()))
     connection = Connection(agent)

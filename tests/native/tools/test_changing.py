@@ -154,7 +154,12 @@ async def test_no_text_is_no_edit(work: Bench) -> None:
     """A binary file, a missing one and an edit that changes nothing are errors, and nobody is asked."""
     (work.root / "b").write_bytes(b"\xff\xfe")
     (work.root / "a").write_text("a")
-    for arguments in ({"path": "b", "old": "a"}, {"path": "none", "old": "a"}, {"path": "a", "old": "a"}, {"path": "a", "old": ""}):
+    for arguments in (
+        {"path": "b", "old": "a"},
+        {"path": "none", "old": "a"},
+        {"path": "a", "old": "a"},
+        {"path": "a", "old": ""},
+    ):
         output = await work.call("edit", {**arguments, "new": "a"})
         assert output.failed
     assert work.client.asked == []

@@ -75,7 +75,9 @@ async def test_a_command_has_a_time(work: Bench) -> None:
 
 async def test_a_cancelled_command_leaves_no_process(work: Bench) -> None:
     """After a cancel no process is left of what the command started, in whatever group or session."""
-    command = "sleep 100 & echo $! >> pids; setsid sleep 100 & echo $! >> pids; (trap '' TERM; echo $BASHPID >> pids; sleep 100)"
+    command = (
+        "sleep 100 & echo $! >> pids; setsid sleep 100 & echo $! >> pids; (trap '' TERM; echo $BASHPID >> pids; sleep 100)"
+    )
     turn = asyncio.create_task(work.prompt([["run", {"command": command}]]))
     pids: list[int] = []
     deadline = time.monotonic() + 10
