@@ -133,6 +133,10 @@ class Bench:
         stop: str = (await self.ask("session/prompt", sessionId=self.id, prompt=prompt))["stopReason"]
         return stop
 
+    def begin(self, calls: list[list[object]]) -> asyncio.Task[str]:
+        """A turn that goes on while the test does."""
+        return self.connection.tasks.spawn(self.prompt(calls), name="turn", watched=True)
+
     def cancel(self) -> None:
         self.client.peer.notify("session/cancel", encode({"sessionId": self.id}))
 
@@ -155,7 +159,7 @@ async def bench(root: Path, can: Json | None = None, *more: Path, toolbox: Toolb
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
     for peer, end in ((connection.peer, ours), (client.peer, theirs)):
-        end.setblocking(False)  # noqa: FBT003
+        end.setblocking(False)
         transport, _ = await loop.create_connection(lambda peer=peer: peer, sock=end)  # type: ignore[misc]
         peer.use_writer(transport)
         peer.use_reader(transport)
