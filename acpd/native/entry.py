@@ -1,5 +1,6 @@
 """The console script `acpd-agent`. Tiny: whoever runs it as a main script compiles it at every start."""
 
+import os
 import sys
 
 
@@ -23,7 +24,9 @@ def main() -> int:
         sys.stderr.write("acpd-agent: there is no model to talk to yet; this is the offline agent, as with --offline\n")
     from acpd.native.offline import serve
 
-    return serve()
+    code = serve()
+    sys.stderr.flush()
+    os._exit(code)  # a thread that still imports something, or waits for somebody, does not keep an agent alive
 
 
 if __name__ == "__main__":
