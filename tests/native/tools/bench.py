@@ -15,6 +15,7 @@ from typing import Any
 
 from acpd.api.agent import Agent
 from acpd.api.connection import Connection
+from acpd.api.session import Session
 from acpd.api.shapes import Stop
 from acpd.api.turn import Turn
 from acpd.errors import METHOD_NOT_FOUND, RequestError
@@ -37,6 +38,10 @@ class ToolAgent(Agent):
         self.toolbox = toolbox
         self.outputs: list[ToolOutput] = []
         self.running = asyncio.Event()
+        self.session: Session | None = None
+
+    async def opened(self, session: Session, /) -> None:
+        self.session = session
 
     async def prompt(self, turn: Turn, /) -> Stop | None:
         for name, arguments in json.loads(turn.text):
@@ -116,8 +121,9 @@ class Bench:
         self.id = answer["sessionId"]
 
     @property
-    def session(self) -> Any:
-        return self.connection._sessions[self.id].session
+    def session(self) -> Session:
+        assert self.agent.session is not None
+        return self.agent.session
 
     def mode(self, mode: str) -> None:
         self.session.choices["mode"] = mode
