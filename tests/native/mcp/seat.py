@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, cast
 
@@ -99,7 +99,7 @@ class Opened:
 
 
 @contextlib.asynccontextmanager
-async def opened(cwd: Path, *servers: McpServer, timeout: float = 10.0) -> AsyncIterator[Opened]:
+async def opened(cwd: Path, *servers: McpServer, timeout: float = 10.0) -> AsyncGenerator[Opened]:
     """The servers of a session, closed in the end."""
     seat = Seat(cwd, servers)
     own = Servers(cast("Session", seat), timeout=timeout)

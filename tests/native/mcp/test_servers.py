@@ -204,8 +204,8 @@ async def test_two_servers_of_one_name(tmp_path: Path, mark: str) -> None:
 async def test_closing_while_servers_start(tmp_path: Path, mark: str) -> None:
     """A session that is closed at any moment of its opening leaves no process and no descriptor."""
     before = len(os.listdir("/proc/self/fd"))
-    for step in range(12):
-        async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark), timeout=step * 0.01):
+    for step in range(6):
+        async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark), timeout=step * 0.02):
             pass
         proc.assert_none_left(mark, within=0.5)
     assert len(os.listdir("/proc/self/fd")) <= before + 1

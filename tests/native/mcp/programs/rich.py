@@ -131,7 +131,7 @@ def call(identifier: Any, params: dict[str, Any]) -> dict[str, Any] | None:
         case "die":
             os._exit(int(given.get("code", 7)))
         case "flood":
-            for number in range(20_000):
+            for number in range(4_000):
                 send({"method": "notifications/message", "params": {"level": "info", "data": f"{number} {'x' * 100}"}})
             return text("flooded")
         case "hang":
