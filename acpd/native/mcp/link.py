@@ -245,6 +245,8 @@ async def connected(spec: Spec, child: Child | None, roots: tuple[Path, ...]) ->
             async with _session(stream, writing, roots, refusal) as link:
                 stream.on_end = link.end
                 yield link
+        if isinstance(messages, Messages) and messages.fault:
+            raise ServerFailed(messages.fault)
     except Exception as error:  # noqa: BLE001  the package's task groups raise whatever its transports meet; it costs this server only
         fault = messages.fault if isinstance(messages, Messages) else refusal.status
         raise ServerFailed(fault or cause(error), unsent=_unsent(error)) from None
