@@ -6,6 +6,9 @@
     +-- LocalProtocolError      our bug: we tried to do what the protocol forbids
     +-- RequestError            answers one request with a JSON-RPC error; everything else goes on
     |   +-- Unanswered          the stream ended before the peer answered ours
+    |   +-- Refused             the word of an agent that is written on acpd.api
+    +-- FileFailed              a file could not be read or written for an agent
+    +-- TerminalFailed          a command could not be run, watched or ended for an agent
     +-- ConnectionBroken        the byte stream is gone; nothing can be answered
     +-- AgentError              an agent program failed
     |   +-- AgentNotFound       its command does not exist
@@ -78,6 +81,18 @@ class Unanswered(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(INTERNAL_ERROR, message)
+
+
+class Refused(RequestError):
+    """Raised by an agent's own code: the request is answered with this error, and nothing else happens."""
+
+
+class FileFailed(AcpdError):
+    """A file could not be read or written; the text says why, also to a model."""
+
+
+class TerminalFailed(AcpdError):
+    """A command could not be run, watched or ended; the text says why, also to a model."""
 
 
 class ConnectionBroken(AcpdError):

@@ -1,0 +1,171 @@
+"""One session's place on the connection: what it sends, what it asks the client, what it remembers for a replay."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from acpd.errors import RequestError
+from acpd.peer import Peer
+from acpd.tasks import Tasks
+from acpd.wire.envelope import mend_surrogates
+
+KEPT = 64 * 1024 * 1024
+"""Bytes of a conversation that are kept for a client that does not keep it. The oldest part of a longer one is forgotten."""
+_PASSING = frozenset({"available_commands_update", "current_mode_update", "config_option_update", "notice"})
+"""Updates that no replay has: the answer of load has what they say, or nobody needs it any more (ACP v1 session/load)."""
+_BREAKS = frozenset({"tool_call", "plan"})
+"""What begins a new message when it comes between two chunks."""
+
+_encoder = msgspec.json.Encoder(enc_hook=str)
+
+
+def encode(value: object) -> bytes:
+    """JSON text. What JSON does not know becomes its `str`; a lone surrogate is no text and becomes U+FFFD."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        import json  # only for text that is none
+
+        return mend_surrogates(json.dumps(msgspec.to_builtins(value, enc_hook=str)).encode())
+
+
+class History:
+    """Updates as JSON text, in order, of at most KEPT bytes. Adjacent text chunks of one message become one."""
+
+    def __init__(self) -> None:
+        self._done: deque[bytes] = deque()
+        self._size = 0
+        self._head: tuple[str, str] = ("", "")
+        self._pieces: list[str] = []
+
+    def add(self, update: bytes) -> None:
+        self._close()
+        self._put(update)
+
+    def chunk(self, kind: str, message: str, text: str) -> None:
+        """A text chunk of this message."""
+        if self._head != (kind, message):
+            self._close()
+            self._head = (kind, message)
+        self._pieces.append(text)
+
+    def _close(self) -> None:
+        if self._pieces:
+            (kind, message), text = self._head, "".join(self._pieces)
+            self._pieces = []
+            self._head = ("", "")
+            self._put(encode({"sessionUpdate": kind, "messageId": message, "content": {"type": "text", "text": text}}))
+
+    def _put(self, update: bytes) -> None:
+        self._done.append(update)
+        self._size += len(update)
+        while self._size > KEPT and len(self._done) > 1:
+            self._size -= len(self._done.popleft())
+
+    def all(self) -> list[bytes]:
+        self._close()
+        return list(self._done)
+
+    def clear(self) -> None:
+        self._done.clear()
+        self._pieces = []
+        self._head = ("", "")
+        self._size = 0
+
+
+class Channel:
+    """`keeps`: whether the client keeps the session's state and conversation (`_acpd/state`); None: it has not said yet."""
+
+    def __init__(self, identifier: str, peer: Peer, tasks: Tasks, *, new: bool) -> None:
+        self.id = identifier
+        self.peer = peer
+        self.tasks = tasks
+        self.keeps: bool | None = None
+        self.history = History()
+        self.head = b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":%b,"update":' % encode(identifier)
+        self._prefix = "" if new else f"{os.urandom(4).hex()}-"  # what an earlier process named is not named again
+        self._made = 0
+        self._speaking = ""
+        self._message = ""
+
+    def name(self, kind: str) -> str:
+        """An id that nothing else of this session has, nor had in an earlier process."""
+        self._made += 1
+        return f"{self._prefix}{kind}-{self._made}"
+
+    # -- updates
+
+    def send(self, update: Mapping[str, object], *, keep: bool = True) -> None:
+        """One update, now. `keep`: it is a part of the conversation."""
+        kind = str(update.get("sessionUpdate", ""))
+        if kind in _BREAKS:
+            self.next_message()
+        text = encode(update)
+        if keep and kind not in _PASSING:
+            self.keep(text)
+        self.raw(text)
+
+    def chunk(self, kind: str, block: Mapping[str, Any]) -> None:
+        """A part of a message or a thought. What follows one of the same kind belongs to the same message."""
+        if self._speaking != kind:
+            self._speaking = kind
+            self._message = self.name("message")
+        if not self.keeps and block.get("type") == "text" and len(block) == 2:
+            self.history.chunk(kind, self._message, str(block["text"]))
+            self.raw(encode({"sessionUpdate": kind, "messageId": self._message, "content": block}))
+        else:
+            self.send({"sessionUpdate": kind, "messageId": self._message, "content": block})
+
+    def next_message(self) -> None:
+        """The next chunk begins a message of its own."""
+        self._speaking = ""
+
+    def raw(self, update: bytes) -> None:
+        """The text of an update, sent and not kept."""
+        self.peer.send(b"%b%b}}\n" % (self.head, update))
+
+    def keep(self, update: bytes) -> None:
+        """The text of an update, for a replay, if that is ours to give."""
+        if not self.keeps:
+            self.history.add(update)
+
+    async def replay(self) -> None:
+        """All that is kept, as fast as the client reads it. Raises ConnectionBroken."""
+        for update in self.history.all():
+            self.raw(update)
+            await self.room()
+
+    async def room(self) -> None:
+        """What was sent leaves now, and there is room for more. Raises ConnectionBroken when the client is gone."""
+        await asyncio.sleep(0)
+        await self.peer.drained()
+
+    # -- requests
+
+    async def ask(self, method: str, params: Mapping[str, object]) -> bytes:
+        """The raw result. Raises the client's RequestError. Cancelling it withdraws the question; a late answer is dropped."""
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def then(result: bytes | None, error: RequestError | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result or b"null")
+
+        identifier = self.peer.call(method, encode({"sessionId": self.id, **params}), then)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if identifier and not self.peer.closed:
+                self.peer.notify("$/cancel_request", b'{"requestId":%b}' % identifier)
+            raise
+        finally:
+            self.peer.forget(identifier)

@@ -1,0 +1,146 @@
+"""A session's life and its turns, in the order of the client's requests.
+
+The agent's methods are called so: `opened` and `closed` in turns, never twice without the other between; `prompt` when
+`opened` has ended, one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from acpd.api.agent import CLOSE_TIMEOUT, Agent
+from acpd.api.channel import encode
+from acpd.api.session import Session
+from acpd.api.turn import Turn
+from acpd.errors import AcpdError, ConnectionBroken
+from acpd.tasks import Tasks
+
+STOPS = frozenset({"end_turn", "max_tokens", "max_turn_requests", "refusal"})
+CANCELLED = b'{"stopReason":"cancelled"}'
+DEAF = 1.0
+"""Seconds for what was cancelled to end; longer is not waited for."""
+
+
+class Conversation:
+    """A session and what runs for it. `asleep`: it was closed, and can be loaded again."""
+
+    def __init__(self, session: Session, agent: Agent, tasks: Tasks) -> None:
+        """`tasks`: the connection's, where failures are told."""
+        self.session = session
+        self.prompt: Prompt | None = None
+        self.asleep = False
+        self._agent = agent
+        self._tasks = tasks
+        self._opened = False
+        self._opening: asyncio.Task[None] | None = None
+        self._last: asyncio.Task[None] | None = None
+        """The last step of its life that was begun or waits; each waits for the one before."""
+
+    def begin(self, blocks: list[Mapping[str, Any]]) -> Prompt:
+        """A turn with this prompt; the one before has ended."""
+        self.session.channel.next_message()
+        turn = self.session.turn = Turn(self.session, blocks)
+        self.prompt = Prompt(self, turn)
+        return self.prompt
+
+    def end(self) -> None:
+        """The turn has ended."""
+        self.prompt = self.session.turn = None
+
+    async def ready(self) -> None:
+        """Until it is open. Cancelling this leaves the opening alone."""
+        while self._last is not None and not self._last.done():
+            await asyncio.wait([self._last])
+
+    def step(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do this behind what was begun before."""
+        before = self._last
+
+        async def step() -> None:
+            if before is not None:
+                await asyncio.wait([before])
+            await work
+
+        self._last = self._tasks.spawn(step(), name=f"life:{self.session.id}")
+        self._last.add_done_callback(lambda _: work.close())  # one that was cancelled before it began
+        return self._last
+
+    async def open(self) -> None:
+        """A step: the agent prepares the session, anew if it had done so. Its failure is told, and the session goes on."""
+        if self.asleep:
+            return  # closed meanwhile
+        await self._close()
+        self._opened = True
+        self._opening = self._tasks.spawn(self._agent.opened(self.session), name=f"opened:{self.session.id}")
+        await asyncio.wait([self._opening])
+        opening, self._opening = self._opening, None
+        error = None if opening.cancelled() else opening.exception()
+        if error is not None and not isinstance(error, ConnectionBroken):
+            why = str(error) if isinstance(error, AcpdError) else "see the agent's stderr"
+            self.session.notice("error", "This session could not be prepared", why)
+
+    def stop(self) -> None:
+        """What runs for it is cancelled, as by session/cancel."""
+        if self.prompt is not None:
+            self.prompt.cancel()
+        if self._opening is not None:
+            self._opening.cancel()
+
+    async def close(self) -> None:
+        """A step, behind `stop`: the turn has its answer, and the agent has let go of the session, or its time is over."""
+        if self.prompt is not None:
+            await _within(CLOSE_TIMEOUT, self.prompt.answered.wait())
+        await self._close()
+        await _within(DEAF, self.session.tasks.cancel())
+
+    async def _close(self) -> None:
+        if self._opened:
+            self._opened = False
+            closing = self._tasks.spawn(self._agent.closed(self.session), name=f"closed:{self.session.id}")
+            if not (await asyncio.wait([closing], timeout=CLOSE_TIMEOUT))[0]:
+                closing.cancel()
+
+
+class Prompt:
+    """A prompt that is not answered."""
+
+    def __init__(self, conversation: Conversation, turn: Turn) -> None:
+        self.conversation = conversation
+        self.turn = turn
+        self.answered = asyncio.Event()
+        self._work: asyncio.Task[object] | None = None
+
+    def cancel(self) -> None:
+        """From now on the answer is "cancelled". What runs is cancelled where it waits, and again if it had gone on."""
+        self.turn.cancelled = True
+        if self._work is not None:
+            self._work.cancel()
+
+    async def run(self, agent: Agent, tasks: Tasks) -> bytes:
+        """The result, when all updates are sent and the state is kept. Raises what the agent raises."""
+        if not self.turn.cancelled:
+            self._work = tasks.spawn(self._by(agent), name=f"turn:{self.turn.session.id}", watched=True)
+            await asyncio.wait([self._work])
+        for call in list(self.turn.open):
+            call.close()
+        await self.turn.session.state.saved()
+        if self.turn.cancelled or self._work is None or self._work.cancelled():
+            return CANCELLED
+        stop = self._work.result() or "end_turn"
+        if stop not in STOPS:
+            raise ValueError(f"prompt() returned {stop!r}, which is no stop reason")
+        return encode({"stopReason": stop})
+
+    async def _by(self, agent: Agent) -> object:
+        await self.conversation.ready()
+        return await agent.prompt(self.turn)
+
+
+async def _within(seconds: float, work: Coroutine[Any, Any, object]) -> None:
+    """Wait for it, and give it up when the time is over."""
+    try:
+        await asyncio.wait_for(work, seconds)
+    except TimeoutError:
+        return

@@ -1,0 +1,120 @@
+"""A session as its agent sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from acpd.api import options
+from acpd.api.channel import Channel, encode
+from acpd.api.shapes import Client, McpServer, Severity
+from acpd.api.state import State
+from acpd.errors import StateUnreadable
+from acpd.tasks import Tasks
+
+if TYPE_CHECKING:
+    from acpd.api.agent import Agent
+    from acpd.api.hands import Hands
+    from acpd.api.turn import Turn
+
+CHOICES = "choices"
+"""The state that keeps the values of the options."""
+
+
+class Session:
+    """One conversation. The same object as long as the agent's process has it, through load, resume and close."""
+
+    def __init__(self, agent: Agent, channel: Channel, client: Client, hands: Hands, tasks: Tasks) -> None:
+        """`tasks`: end with the session."""
+        self.id: str = channel.id
+        self.cwd: Path = Path("/")
+        self.roots: tuple[Path, ...] = ()
+        """cwd and the additional folders, absolute: where files may be touched."""
+        self.mcp_servers: Sequence[McpServer] = ()
+        """In memory only, as they hold secrets."""
+        self.client: Client = client
+        self.choices: dict[str, str] = {}
+        """The values that were chosen, by option."""
+        self.state: State = State(channel)
+        self.turn: Turn | None = None
+        """The one that runs."""
+        self.new: bool = True
+        """Begun by session/new; else it was loaded or resumed."""
+        self.channel = channel
+        self.hands = hands
+        self.tasks = tasks
+        self.agent = agent
+        self._told: bytes = b""
+        self._mode: str | None = None
+
+    def update(self, update: Mapping[str, object]) -> None:
+        """Send any session/update. It is part of the conversation, and of a replay if its kind is."""
+        self.channel.send(update)
+
+    def notice(self, severity: Severity, title: str, description: str = "") -> None:
+        """Tell the user something that is not part of the conversation. Where the client knows no notices it is a message
+        that begins with the agent's name.
+        """
+        if self.client.notices:
+            said = {"sessionUpdate": "notice", "severity": severity, "title": title}
+            self.channel.send({**said, "description": description} if description else said)
+            return
+        text = f"[{self.agent.title or self.agent.name}] {title}" + (f": {description}" if description else "") + "\n"
+        self.channel.next_message()
+        message = self.channel.name("notice")
+        block = {"type": "text", "text": text}
+        self.channel.send({"sessionUpdate": "agent_message_chunk", "messageId": message, "content": block}, keep=False)
+
+    def rename(self, title: str) -> None:
+        self.channel.send({"sessionUpdate": "session_info_update", "title": title})
+
+    def used(self, used: int, size: int, cost: tuple[float, str] | None = None) -> None:
+        """Tokens in the context, and how many it may have; `cost`: of the whole session, with its currency (ISO 4217)."""
+        said: dict[str, object] = {"sessionUpdate": "usage_update", "used": used, "size": size}
+        if cost is not None:
+            said["cost"] = {"amount": cost[0], "currency": cost[1]}
+        self.channel.send(said)
+
+    def changed(self) -> None:
+        """The options are others now, or have other values: the client is told what it does not know yet."""
+        found = self.agent.options(self)
+        told = encode(options.rendered(found))
+        mode = options.mode_of(found)
+        if mode is not None and mode.value != self._mode:
+            self._mode = mode.value
+            self.channel.send({"sessionUpdate": "current_mode_update", "currentModeId": mode.value})
+        if told != self._told:
+            self._told = told
+            self.channel.send({"sessionUpdate": "config_option_update", "configOptions": msgspec.Raw(told)})
+
+    def spawn(self, coroutine: Coroutine[Any, Any, object], name: str) -> asyncio.Task[object]:
+        """A task that ends with the session. Its failure goes to stderr."""
+        return self.tasks.spawn(coroutine, name=f"{name}:{self.id}")
+
+    # -- for the connection
+
+    def knows(self, *, mode: str | None = None, listed: list[dict[str, object]] | None = None) -> None:
+        """The client knows the mode, or the options, by an answer or by its own request."""
+        if mode is not None:
+            self._mode = mode
+        if listed is not None:
+            self._told = encode(listed)
+
+    def setup(self) -> dict[str, object]:
+        """Modes and options for the answer to new, load and resume."""
+        found = self.agent.options(self)
+        mode = options.mode_of(found)
+        self.knows(mode=mode.value if mode is not None else None, listed=options.rendered(found))
+        return options.setup(found)
+
+    def restore(self, values: Mapping[str, bytes]) -> None:
+        """Take the state that a client has kept."""
+        self.state.restore(values)
+        try:
+            self.choices = self.state.get(CHOICES, dict[str, str]) or {}
+        except StateUnreadable:
+            self.choices = {}  # the options are as in a new session; what is there is left alone until one is chosen
