@@ -20,8 +20,9 @@ import msgspec
 from acpd.errors import AcpdError, ConnectionBroken
 
 if TYPE_CHECKING:
-    from acpd.api.calls import Location, ToolCall, ToolKind
+    from acpd.api.calls import ToolCall
     from acpd.api.session import Session
+    from acpd.api.shapes import Location, ToolKind
     from acpd.api.turn import Turn
 
 MAX_TEXT = 64 * 1024
@@ -36,12 +37,16 @@ class ToolFailed(Exception):
 
 
 class ToolOutput(NamedTuple):
-    """What a model is told. `images`: (bytes, mime type). `structured`: a JSON value, for the client only."""
+    """What a model is told. `images`: (bytes, mime type). `structured`: a JSON value, for the client only (rawOutput).
+
+    `shown`: the call shows already what the text says (a diff, a terminal), so that the user need not read it again.
+    """
 
     text: str
     images: tuple[tuple[bytes, str], ...] = ()
     failed: bool = False
     structured: object = None
+    shown: bool = False
 
 
 class Tool(ABC):
@@ -53,8 +58,6 @@ class Tool(ABC):
     kind: ToolKind = "other"
     harmless: bool = False
     """Whether it changes nothing, whatever its arguments are: those are offered in the mode `plan`, and may run in parallel."""
-    shows: bool = False
-    """Whether it shows the user by itself what it did (a diff, a terminal), so that the text for the model need not be shown."""
 
     def check(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments with which all other methods are called. Raises ToolFailed, which names the wrong one."""
@@ -68,7 +71,7 @@ class Tool(ABC):
 
     @abstractmethod
     def scope(self, session: Session, arguments: Mapping[str, Any]) -> str:
-        """"": harmless, it is never asked for; else what an answer "always" is about: "write", "run git", "mcp:server/tool"."""
+        """What an answer "always" is about: "write", "run git", "mcp:server/tool". Empty: nobody need be asked."""
 
     async def prepare(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """What `run` gets as its arguments. Shows what would be done, before the user is asked. Raises ToolFailed."""
@@ -130,17 +133,19 @@ async def _called(turn: Turn, tool: Tool, given: Mapping[str, Any], mode: str) -
             output = ToolOutput(f"{tool.name} failed: {error.strerror or error}", failed=True)
         except Exception as error:  # noqa: BLE001  a bug of one tool, or of a server's, costs that call and not the turn
             traceback.print_exception(error, file=sys.stderr)
-            output = ToolOutput(f"{tool.name} failed by an internal error ({type(error).__name__}). Go on without it.", failed=True)
+            output = ToolOutput(
+                f"{tool.name} failed by an internal error ({type(error).__name__}). Go on without it.", failed=True
+            )
         output = output._replace(text=bounded(output.text))
-        await _end(call, tool, output)
+        await _end(call, output)
     return output
 
 
-async def _end(call: ToolCall, tool: Tool, output: ToolOutput) -> None:
+async def _end(call: ToolCall, output: ToolOutput) -> None:
     if output.failed:
-        await call.fail(output.text, output.structured)
+        await call.fail("" if output.shown else output.text, output.structured)
         return
-    if output.text and not tool.shows:
+    if output.text and not output.shown:
         await call.text(output.text)
     for data, mime in output.images:
         await call.content({"type": "image", "data": base64.b64encode(data).decode(), "mimeType": mime})

@@ -1,0 +1,88 @@
+"""Files as tools see them: through the session's client inside its folders, here and after a permission outside of them.
+
+What is looked at before (sizes, kinds, first bytes) is looked at here; everything that blocks is called in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from acpd.agents import files
+from acpd.native.toolbox import ToolFailed
+from acpd.native.tools.places import Place, kind, shown
+from acpd.wire.envelope import encode
+
+if TYPE_CHECKING:
+    from acpd.api.turn import Turn
+
+_TO_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class Seen:
+    """Which state of which file the model has seen, so that nothing is overwritten that it does not know. Of one session."""
+
+    def __init__(self) -> None:
+        self._stamps: dict[str, tuple[int, int]] = {}
+
+    def note(self, real: str) -> None:
+        stamp = _stamp(real)
+        if stamp is not None:
+            self._stamps[real] = stamp
+
+    def knows(self, real: str) -> bool:
+        """Whether it is what it was when it was noted."""
+        return self._stamps.get(real) == _stamp(real) is not None
+
+    def has(self, real: str) -> bool:
+        return real in self._stamps
+
+
+def _stamp(real: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(real)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def first_bytes(real: str, limit: int) -> bytes:
+    """At most `limit` bytes of a plain file; empty for one that is not there (a client may know better). Raises ToolFailed."""
+    try:
+        with open(os.open(real, _TO_READ), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ToolFailed(f"{shown(real)} is {kind(real)}")
+            return file.read(limit)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise ToolFailed(f"{shown(real)}: {error.strerror}") from None
+
+
+async def read_text(turn: Turn, where: Place, line: int | None = None, limit: int | None = None) -> str:
+    """The text, or `limit` lines of it from `line` on. Raises ToolFailed, and what Turn.read_text raises."""
+    what = await asyncio.to_thread(kind, where.real)
+    if what not in ("file", "nothing"):  # a client that opens a pipe waits for ever
+        raise ToolFailed(f"{shown(where.path)} is {'a ' if what == 'folder' else ''}{what}")
+    if where.root:
+        return await turn.read_text(Path(where.path), line, limit)
+    params = encode({"path": where.real, "line": line, "limit": limit})
+    answer = await asyncio.to_thread(files.read, params, (where.folder,))
+    text: str = msgspec.json.decode(answer)["content"]
+    return text
+
+
+async def write_text(turn: Turn, where: Place, text: str) -> None:
+    """As a whole: the file has what it had, or all of this. Raises as `read_text` does."""
+    what = await asyncio.to_thread(kind, where.real)
+    if what not in ("file", "nothing"):
+        raise ToolFailed(f"{shown(where.path)} is {'a ' if what == 'folder' else ''}{what}")
+    if where.root:
+        await turn.write_text(Path(where.path), text)
+    else:
+        await asyncio.to_thread(files.write, encode({"path": where.real, "content": text}), (where.folder,))

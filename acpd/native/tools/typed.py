@@ -1,0 +1,62 @@
+"""Tools whose arguments are a Struct: one source for the schema that a model sees and for the check of what it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from acpd.native.toolbox import Tool, ToolFailed
+
+Arguments = TypeVar("Arguments", bound=Struct)
+
+
+class Typed(Tool, Generic[Arguments]):
+    """`arguments`: a Struct with `forbid_unknown_fields`, each member with a description."""
+
+    arguments: ClassVar[type[Struct]]
+
+    def __init__(self) -> None:
+        self.schema = schema(self.arguments)
+
+    def check(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Numbers and booleans may be written as strings, as some models do. Raises ToolFailed, which names the argument."""
+        try:
+            msgspec.convert(arguments, type=self.arguments, strict=False)
+        except msgspec.ValidationError as error:
+            raise ToolFailed(f"{self.name}: {error}. Its arguments: {_told(self.schema)}. Call it again.") from None
+        return arguments
+
+    def said(self, arguments: Mapping[str, Any]) -> Arguments:
+        """What `check` has passed."""
+        return msgspec.convert(arguments, type=self.arguments, strict=False)  # type: ignore[return-value] # pyright: ignore[reportReturnType]
+
+
+def schema(arguments: type[Struct]) -> dict[str, Any]:
+    """The JSON schema of an object, without references, which some models cannot follow."""
+    (whole,), named = msgspec.json.schema_components([arguments], ref_template="{name}")
+    found: dict[str, Any] = _inlined(whole, named)
+    return found
+
+
+def _inlined(part: Any, named: Mapping[str, Any]) -> Any:
+    if isinstance(part, list):
+        return [_inlined(each, named) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if "$ref" in part:
+        return _inlined(named[part["$ref"]], named)
+    return {key: _inlined(value, named) for key, value in part.items() if key != "title" or not isinstance(value, str)}
+
+
+def _told(schema: Mapping[str, Any]) -> str:
+    """The arguments in few words: `path (string, required), line (integer)`."""
+    required = schema.get("required", ())
+    told: list[str] = []
+    for name, value in schema["properties"].items():
+        kinds = [value["type"]] if "type" in value else [each["type"] for each in value.get("anyOf", ()) if "type" in each]
+        kind = " or ".join(kind for kind in kinds if kind != "null")
+        told.append(f"{name} ({kind}, required)" if name in required else f"{name} ({kind})")
+    return ", ".join(told)
