@@ -11,12 +11,12 @@ import base64
 import binascii
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from acpd.errors import ConnectionBroken, RequestError
 from acpd.native.history import History, with_own_ids
-from acpd.native.outcomes import Limits, Outcome, Stop, StreamCut, brief, outcome, refused, too_long, too_many, wait_before, without
+from acpd.native.outcomes import Limits, Outcome, StreamCut, brief, outcome, refused, too_long, too_many, wait_before, without
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse, ModelResponseStreamEvent, ToolCallPart, ToolReturnPart, UserContent
@@ -27,13 +27,12 @@ if TYPE_CHECKING:
     from acpd.native.models import Loaded
     from acpd.native.toolbox import Tool, Toolbox, ToolOutput
 
-THOUGHT_LEVELS = ("minimal", "low", "medium", "high", "max")
+THOUGHT_LEVELS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 
 class Loop:
-    """A turn. `instructions`: the system prompt. `thought`: one of THOUGHT_LEVELS, "off", or "" for the model's own way.
-
-    `secrets` are taken out of everything that is shown.
+    """A turn. `instructions` makes the system prompt of each request. `thought`: one of THOUGHT_LEVELS, "off", or "default" for
+    the model's own way. `secrets` are taken out of everything that is shown. `saving` is called where the history is complete.
     """
 
     def __init__(
@@ -43,10 +42,11 @@ class Loop:
         history: History,
         toolbox: Toolbox,
         *,
-        instructions: str = "",
-        thought: str = "",
+        instructions: Callable[[], Awaitable[str]],
+        thought: str = "default",
         secrets: Sequence[str] = (),
         limits: Limits = Limits(),
+        saving: Callable[[], None] = lambda: None,
     ) -> None:
         self._turn = turn
         self._loaded = loaded
@@ -56,11 +56,15 @@ class Loop:
         self._thought = thought
         self._secrets = secrets
         self._limits = limits
+        self._saving = saving
         self._heard = False
+        self.said = False
+        """Whether there is any text of the model in this turn."""
 
     async def run(self) -> Outcome:
         """The turn's outcome; its text is still to be said. The history is complete then, and also after CancelledError."""
         self._history.begin(content_of(self._turn.blocks))
+        self._saving()
         try:
             ended = await self._until_done()
         except (ConnectionBroken, RequestError):
@@ -86,6 +90,7 @@ class Loop:
             if not response.tool_calls:
                 return Outcome("", stop="end_turn")
             await self._call(response.tool_calls)
+            self._saving()
         return too_many(self._limits)
 
     # -- a request
@@ -110,6 +115,7 @@ class Loop:
     async def _stream(self) -> ModelResponse:
         from pydantic_ai.direct import model_request_stream
 
+        parameters = await self._parameters()
         stream: StreamedResponse | None = None
         whole = False
         try:
@@ -117,7 +123,7 @@ class Loop:
                 self._loaded.model,
                 self._history.messages,
                 model_settings=self._settings(),
-                model_request_parameters=self._parameters(),
+                model_request_parameters=parameters,
                 instrument=False,
             ) as stream:
                 async for event in stream:
@@ -149,7 +155,7 @@ class Loop:
         if isinstance(event, messages.PartStartEvent):
             part = event.part
             if isinstance(part, messages.TextPart) and part.content:
-                await self._turn.say(part.content)
+                await self._say(part.content)
             elif isinstance(part, messages.ThinkingPart) and part.content:
                 await self._turn.think(part.content)
             elif isinstance(part, messages.FilePart) and part.content.is_image:
@@ -157,9 +163,13 @@ class Loop:
         elif isinstance(event, messages.PartDeltaEvent):
             delta = event.delta
             if isinstance(delta, messages.TextPartDelta) and delta.content_delta:
-                await self._turn.say(delta.content_delta)
+                await self._say(delta.content_delta)
             elif isinstance(delta, messages.ThinkingPartDelta) and delta.content_delta:
                 await self._turn.think(delta.content_delta)
+
+    async def _say(self, text: str) -> None:
+        self.said = True
+        await self._turn.say(text)
 
     def _settings(self) -> ModelSettings:
         settings: ModelSettings = {
@@ -174,7 +184,7 @@ class Loop:
             settings["thinking"] = self._thought  # type: ignore[typeddict-item]
         return settings
 
-    def _parameters(self) -> ModelRequestParameters:
+    async def _parameters(self) -> ModelRequestParameters:
         from pydantic_ai.messages import InstructionPart
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.tools import ToolDefinition
@@ -184,7 +194,7 @@ class Loop:
                 ToolDefinition(name=tool.name, parameters_json_schema=dict(tool.schema), description=tool.description, strict=False)
                 for tool in self._offered()
             ],
-            instruction_parts=[InstructionPart(content=self._instructions)] if self._instructions else [],
+            instruction_parts=[InstructionPart(content=await self._instructions())],
         )
 
     def _offered(self) -> Sequence[Tool]:
@@ -293,5 +303,3 @@ def _binary(data: object, mime: object) -> UserContent | None:
         return None
     return BinaryContent(data=raw, media_type=str(mime or "application/octet-stream")) if raw else None
 
-
-__all__ = ["THOUGHT_LEVELS", "Loop", "Stop", "content_of"]

@@ -1,6 +1,6 @@
 """Which model a session talks to, and how it is reached.
 
-Choosing is cheap and imports nothing: what was named (`--model`, ACPD_AGENT_MODEL), else the provider whose key is in the
+Choosing is cheap and imports nothing: what was configured, else the provider whose key is in the
 environment, else an Ollama that answers on this machine. `load` is what costs: it imports pydantic_ai and the SDK of the one
 chosen provider, 0.6 to 2.6 seconds, and belongs into a thread.
 
@@ -21,10 +21,7 @@ from acpd.errors import AUTH_REQUIRED, INTERNAL_ERROR, AcpdError
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
-    from pydantic_ai.profiles import ModelProfile
 
-MODEL_VARIABLE = "ACPD_AGENT_MODEL"
-BASE_URL_VARIABLE = "ACPD_AGENT_BASE_URL"
 OLLAMA_PORT = 11434
 QUICKLY = 0.3
 """Seconds that an Ollama on this machine has to answer. One that is there answers in a few milliseconds."""
@@ -85,16 +82,15 @@ class Chosen(Struct, frozen=True):
 
 
 def choose(env: Mapping[str, str], model: str = "", base_url: str = "") -> Chosen | None:
-    """The model that was named (`model`, `base_url`: of the command line), or whose provider's key is there; None: none is.
+    """The model that is configured (`[agents.native]`), or whose provider's key is there; None: none is.
 
     Raises ModelUnusable if what was named is no PROVIDER:NAME.
     """
-    base_url = base_url or env.get(BASE_URL_VARIABLE, "")
-    if model := model or env.get(MODEL_VARIABLE, ""):
+    if model:
         return parse(model, env, base_url)
     for provider, known in PROVIDERS.items():
         if known.model and key_of(provider, env):
-            return Chosen(provider, known.model, base_url or _url_of(provider, env))
+            return Chosen(provider, known.model, _url_of(provider, env))
     return None
 
 

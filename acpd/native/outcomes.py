@@ -21,7 +21,7 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from acpd.errors import AUTH_REQUIRED, INTERNAL_ERROR, AcpdError
+from acpd.errors import AUTH_REQUIRED, INTERNAL_ERROR
 
 if TYPE_CHECKING:
     from acpd.native.models import Chosen
@@ -98,8 +98,6 @@ def outcome(error: Exception, chosen: Chosen, secrets: Sequence[str] = ()) -> Ou
     """How a turn ends whose request has failed for good."""
     from pydantic_ai import exceptions as known
 
-    if isinstance(error, AcpdError):
-        return Outcome(without(str(error), secrets), code=getattr(error, "code", INTERNAL_ERROR))
     if isinstance(error, StreamCut):
         return Outcome(f"The answer of {chosen.id} broke off before its end. What was said so far is kept: say `go on`, or ask again.")
     if isinstance(error, known.ContentFilterError):

@@ -12,7 +12,7 @@ import pytest
 
 from acpd.native.history import History, Memory
 from tests.native.turns import KEY, QUICK, Box, Told, loaded, talk
-from tests.support.models import DIALECTS, STALL, ModelServer, answer, http, model_server
+from tests.support.models import DIALECTS, STALL, Json, ModelServer, answer, http, model_server
 
 PNG = base64.b64encode(bytes.fromhex("89504e470d0a1a0a0000000d49484452")).decode()
 
@@ -62,7 +62,7 @@ async def test_thoughts_are_passed_on_as_thoughts(server: ModelServer, one: str)
 
 async def test_images_and_resources_reach_the_model(server: ModelServer, dialect: str) -> None:
     """An image is given as an image, a resource's text and a link as text with where they are from."""
-    blocks = [
+    blocks: list[Json] = [
         {"type": "text", "text": "look"},
         {"type": "image", "data": PNG, "mimeType": "image/png"},
         {"type": "resource", "resource": {"uri": "file:///a.py", "text": "print(1)"}},
@@ -116,7 +116,7 @@ async def test_an_error_of_the_provider_has_a_clear_outcome(
 ) -> None:
     """Each error is told in words, ends the turn in its way, shows no key, and the next prompt works."""
     history, model = History(), await loaded(dialect, server.url)
-    body = {"error": {"message": f"bad {KEY}", "type": "x", "code": status, "status": "X"}, "type": "error"}
+    body: Json = {"error": {"message": f"bad {KEY}", "type": "x", "code": status, "status": "X"}, "type": "error"}
     server.canned = [http(status, body)] * QUICK.attempts
     told = Told("first")
     ended = await talk(told, model, history)
@@ -130,7 +130,7 @@ async def test_an_error_of_the_provider_has_a_clear_outcome(
     assert "first" in json.dumps(server.bodies[-1])
 
 
-OVERFLOW = {
+OVERFLOW: dict[str, Json] = {
     "chat": {"error": {"message": "too long", "type": "invalid_request_error", "code": "context_length_exceeded"}},
     "responses": {"error": {"message": "too long", "type": "invalid_request_error", "code": "context_length_exceeded"}},
     "anthropic": {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long: 3 tokens > 2 maximum"}},
@@ -288,7 +288,7 @@ async def test_what_was_said_before_a_cancel_is_remembered(server: ModelServer) 
 async def test_the_thought_level_reaches_the_provider(server: ModelServer) -> None:
     """A level that was chosen is in the request; `off` and none differ."""
     model = await loaded("responses", server.url)
-    for level in ("", "high", "off"):
+    for level in ("default", "high", "off"):
         await talk(Told("[[say x]]"), model, History(), thought=level)
     efforts = [(body.get("reasoning") or {}).get("effort") for body in server.bodies]
     assert "high" == efforts[1]

@@ -116,10 +116,14 @@ class Box(Toolbox):
 
 
 async def talk(
-    told: Told, model: Loaded, history: History, box: Box | None = None, limits: Limits = QUICK, thought: str = ""
+    told: Told, model: Loaded, history: History, box: Box | None = None, limits: Limits = QUICK, thought: str = "default"
 ) -> Outcome:
     """One turn, with its last words."""
     loop = Loop(
-        cast("Turn", told), model, history, box or Box(), instructions="Be good.", thought=thought, secrets=[KEY], limits=limits
+        cast("Turn", told), model, history, box or Box(), instructions=_be_good, thought=thought, secrets=[KEY], limits=limits
     )
     return await loop.run()
+
+
+async def _be_good() -> str:
+    return "Be good."

@@ -223,9 +223,9 @@ def _chat(text: str, calls: list[tuple[str, str, Json]], finish: str, thought: s
 
 
 def _responses(text: str, calls: list[tuple[str, str, Json]], finish: str, thought: str) -> bytes:
-    message = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
-    message["content"] = [{"type": "output_text", "text": text, "annotations": []}]  # type: ignore[assignment]
-    items: list[Json] = [dict(message)] if text else []
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    message: Json = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
+    items = [message] if text else []
     for number, (identifier, name, arguments) in enumerate(calls):
         item = {"type": "function_call", "id": f"fc_{number}", "call_id": identifier, "name": name, "status": "completed"}
         items.append({**item, "arguments": json.dumps(arguments)})
@@ -238,7 +238,7 @@ def _responses(text: str, calls: list[tuple[str, str, Json]], finish: str, thoug
         end, response = "response.incomplete", {**response, "status": "incomplete", "incomplete_details": {"reason": finish}}
     events: list[Json] = [{"type": "response.created", "response": {**response, "status": "in_progress", "output": []}}]
     for index, item in enumerate(items):
-        empty = {"content": []} if item["type"] == "message" else {"arguments": ""}
+        empty: Json = {"content": []} if item["type"] == "message" else {"arguments": ""}
         events.append({"type": "response.output_item.added", "output_index": index, "item": {**item, **empty, "status": "in_progress"}})
         if item["type"] == "message":
             place = {"item_id": item["id"], "output_index": index, "content_index": 0}
@@ -250,7 +250,7 @@ def _responses(text: str, calls: list[tuple[str, str, Json]], finish: str, thoug
 
 def _anthropic(text: str, calls: list[tuple[str, str, Json]], finish: str, thought: str) -> bytes:
     usage = {"input_tokens": 11, "output_tokens": 7, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None}
+    message: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None}
     events: list[Json] = [{"type": "message_start", "message": {**message, "stop_sequence": None, "usage": usage}}]
 
     def block(start: Json, *deltas: Json) -> None:
