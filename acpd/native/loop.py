@@ -16,7 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from acpd.errors import ConnectionBroken, RequestError
 from acpd.native.history import History, with_own_ids
-from acpd.native.outcomes import Limits, Outcome, Stop, StreamCut, brief, outcome, refused, too_long, too_many, wait_before, without
+from acpd.native.outcomes import (
+    Limits,
+    Outcome,
+    Stop,
+    StreamCut,
+    brief,
+    outcome,
+    refused,
+    too_long,
+    too_many,
+    wait_before,
+    without,
+)
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse, ModelResponseStreamEvent, ToolCallPart, ToolReturnPart, UserContent
@@ -181,7 +193,9 @@ class Loop:
 
         return ModelRequestParameters(
             function_tools=[
-                ToolDefinition(name=tool.name, parameters_json_schema=dict(tool.schema), description=tool.description, strict=False)
+                ToolDefinition(
+                    name=tool.name, parameters_json_schema=dict(tool.schema), description=tool.description, strict=False
+                )
                 for tool in self._offered()
             ],
             instruction_parts=[InstructionPart(content=self._instructions)] if self._instructions else [],
@@ -248,7 +262,10 @@ def _result(call: ToolCallPart, output: ToolOutput) -> ToolReturnPart:
     images = [BinaryContent(data=data, media_type=mime) for data, mime in output.images]
     content: Any = [output.text, *images] if images else output.text
     return ToolReturnPart(
-        tool_name=call.tool_name, content=content, tool_call_id=call.tool_call_id, outcome="failed" if output.failed else "success"
+        tool_name=call.tool_name,
+        content=content,
+        tool_call_id=call.tool_call_id,
+        outcome="failed" if output.failed else "success",
     )
 
 
