@@ -282,13 +282,13 @@ def built_in_command(*arguments: str) -> tuple[str, ...]:
 
 def without_secrets(command: tuple[str, ...]) -> tuple[str, ...]:
     """The command as it may be stored and shown: HIDDEN for the values of --*key*, --*token*, --*secret*, --*password*, of
-    variables named so (`env API_KEY=...`), and of headers that carry them.
+    variables named so (`env API_KEY=...`), and of headers that carry them. What `--key-env` is told is the name of a variable.
     """
     shown: list[str] = []
     hide = False
     for argument in command:
         name, equals, _ = argument.partition("=")
-        secret = any(word in name.lower() for word in ("key", "token", "secret", "password"))
+        secret = any(word in name.lower() for word in ("key", "token", "secret", "password")) and not name.endswith("-env")
         flag = name.startswith("-") and secret
         header, colon, _ = argument.partition(":")
         if hide:

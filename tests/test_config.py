@@ -296,6 +296,7 @@ def test_an_agent_may_be_called_offline(paths: Paths) -> None:
         (("a", "--TOKEN=t", "x"), ("a", "--TOKEN=***", "x")),
         (("a", "--client-secret", "--token", "x"), ("a", "--client-secret", "***", "x")),
         (("--key",), ("--key",)),
+        (("a", "--key-env", "NAME", "--api-key-env=NAME"), ("a", "--key-env", "NAME", "--api-key-env=NAME")),
         (("key", "token=x"), ("key", "token=x")),
         (("env", "API_KEY=x", "HOME=/h", "a"), ("env", "API_KEY=***", "HOME=/h", "a")),
         (("a", "-H", "Authorization: Bearer x", "b: c"), ("a", "-H", "Authorization: ***", "b: c")),

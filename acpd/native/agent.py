@@ -62,7 +62,7 @@ class _Work:
 
 
 class NativeAgent(Agent):
-    """`environ`: with the keys of the providers."""
+    """`environ`: with the keys of the providers, as far as they are not in the file of keys."""
 
     name = "acpd-agent"
     title = "acpd-agent"
@@ -74,7 +74,7 @@ class NativeAgent(Agent):
         self._settings = settings
         self._tasks = Tasks(_report)
         self._offers = Offers(settings, environ, self._tasks)
-        self._secrets = keys_in(environ)
+        self._secrets = keys_in(self._offers.env)
         self._work: dict[str, _Work] = {}
 
     # -- options
@@ -241,6 +241,5 @@ def _report(name: str, error: BaseException) -> None:
 
 
 def serve(settings: Settings, environ: Mapping[str, str]) -> int:
-    """Serve ACP on stdin and stdout until stdin ends: the exit code. `environ`: with the keys."""
+    """Serve ACP on stdin and stdout until stdin ends: the exit code."""
     return NativeAgent(settings, environ).run()
-

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 STATE = "memory"
 VERSION = 1
-INTERRUPTED = "This call was interrupted before it had a result: the user has cancelled the turn, or it failed. It may have had effects."
+INTERRUPTED = (
+    "This call was interrupted before it had a result: the user has cancelled the turn, or it failed. It may have had effects."
+)
 
 
 class MemoryUnreadable(AcpdError):

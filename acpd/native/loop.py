@@ -191,7 +191,9 @@ class Loop:
 
         return ModelRequestParameters(
             function_tools=[
-                ToolDefinition(name=tool.name, parameters_json_schema=dict(tool.schema), description=tool.description, strict=False)
+                ToolDefinition(
+                    name=tool.name, parameters_json_schema=dict(tool.schema), description=tool.description, strict=False
+                )
                 for tool in self._offered()
             ],
             instruction_parts=[InstructionPart(content=await self._instructions())],
@@ -258,7 +260,10 @@ def _result(call: ToolCallPart, output: ToolOutput) -> ToolReturnPart:
     images = [BinaryContent(data=data, media_type=mime) for data, mime in output.images]
     content: Any = [output.text, *images] if images else output.text
     return ToolReturnPart(
-        tool_name=call.tool_name, content=content, tool_call_id=call.tool_call_id, outcome="failed" if output.failed else "success"
+        tool_name=call.tool_name,
+        content=content,
+        tool_call_id=call.tool_call_id,
+        outcome="failed" if output.failed else "success",
     )
 
 
@@ -302,4 +307,3 @@ def _binary(data: object, mime: object) -> UserContent | None:
     except binascii.Error:
         return None
     return BinaryContent(data=raw, media_type=str(mime or "application/octet-stream")) if raw else None
-

@@ -109,6 +109,13 @@ def parse(model: str, env: Mapping[str, str], base_url: str = "") -> Chosen:
     return Chosen(provider, name, base_url or _url_of(provider, env))
 
 
+def key_names(model: str) -> tuple[str, ...]:
+    """The variables in which the provider of PROVIDER:NAME looks for its key."""
+    provider = model.partition(":")[0]
+    known = PROVIDERS.get(OTHER_NAMES.get(provider, provider))
+    return known.keys if known is not None else ()
+
+
 def key_of(provider: str, env: Mapping[str, str]) -> str:
     """The key, or ""."""
     known = PROVIDERS.get(provider)

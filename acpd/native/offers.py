@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from acpd.errors import AcpdError
-from acpd.native import models
+from acpd.native import keys, models
 from acpd.native.models import PROVIDERS, Chosen
 
 if TYPE_CHECKING:
@@ -21,11 +21,12 @@ NO_MODEL = "offline"
 
 class Offers:
     """`usual`: the model of a session that has chosen none, None: there is none (yet). `trouble`: why what was configured
-    cannot be used. `env` has the keys.
+    cannot be used. `env` has the keys, those too that are stored in a file.
     """
 
-    def __init__(self, settings: Settings, env: Mapping[str, str], tasks: Tasks) -> None:
-        self.env = env
+    def __init__(self, settings: Settings, environ: Mapping[str, str], tasks: Tasks) -> None:
+        """Reads the file of keys."""
+        self.env: Mapping[str, str] = environ
         self.usual: Chosen | None = None
         self.trouble: AcpdError | None = None
         self._tasks = tasks
@@ -34,7 +35,8 @@ class Offers:
         self._loading: dict[Chosen, asyncio.Task[Loaded]] = {}
         self._searching: asyncio.Task[None] | None = None
         try:
-            self.usual = models.choose(env, settings.model, settings.base_url)
+            self.env = keys.environment(settings, environ, models.key_names(settings.model))
+            self.usual = models.choose(self.env, settings.model, settings.base_url)
         except AcpdError as error:
             self.trouble = error
 

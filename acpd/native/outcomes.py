@@ -99,7 +99,9 @@ def outcome(error: Exception, chosen: Chosen, secrets: Sequence[str] = ()) -> Ou
     from pydantic_ai import exceptions as known
 
     if isinstance(error, StreamCut):
-        return Outcome(f"The answer of {chosen.id} broke off before its end. What was said so far is kept: say `go on`, or ask again.")
+        return Outcome(
+            f"The answer of {chosen.id} broke off before its end. What was said so far is kept: say `go on`, or ask again."
+        )
     if isinstance(error, known.ContentFilterError):
         return refused(chosen, "")
     if isinstance(error, known.ModelAPIError):
@@ -123,7 +125,9 @@ def _of_provider(error: Exception, chosen: Chosen, said: str) -> Outcome:
             f"{chosen.title} did not accept the key{number}. Set the right one, or run: acpd-agent --setup", code=AUTH_REQUIRED
         )
     if isinstance(error, known.ModelNotFoundError):
-        return Outcome(f"{chosen.title} has no model {chosen.name}{number}, or its address is wrong. Choose another model.{said}")
+        return Outcome(
+            f"{chosen.title} has no model {chosen.name}{number}, or its address is wrong. Choose another model.{said}"
+        )
     if isinstance(error, known.ModelContextWindowExceededError):
         return Outcome(
             f"The conversation is too long for {chosen.id}{number}. This prompt was left out of what the model remembers: "
@@ -132,13 +136,19 @@ def _of_provider(error: Exception, chosen: Chosen, said: str) -> Outcome:
             forget=True,
         )
     if isinstance(error, known.ModelQuotaExceededError):
-        return Outcome(f"The account at {chosen.title} has no credit or quota left{number}. Top it up, or choose another model.{said}")
+        return Outcome(
+            f"The account at {chosen.title} has no credit or quota left{number}. Top it up, or choose another model.{said}"
+        )
     if isinstance(error, known.ModelRateLimitError):
-        return Outcome(f"{chosen.title} takes no more requests at the moment{number}{_after(error)}. Your prompt is kept: say `go on`.{said}")
+        return Outcome(
+            f"{chosen.title} takes no more requests at the moment{number}{_after(error)}. Your prompt is kept: say `go on`.{said}"
+        )
     if isinstance(error, known.ModelRequestRejectedError):
         return Outcome(f"{chosen.title} rejected the request{number}.{said}")
     words = brief(error)
-    return Outcome(f"{words[0].upper()}{words[1:]}: {chosen.id} gave no answer. Your prompt is kept: say `go on` in a while.{said}")
+    return Outcome(
+        f"{words[0].upper()}{words[1:]}: {chosen.id} gave no answer. Your prompt is kept: say `go on` in a while.{said}"
+    )
 
 
 def _after(error: Exception) -> str:
@@ -150,7 +160,9 @@ def refused(chosen: Chosen, said: str) -> Outcome:
     """`said`: the provider's explanation, or ""."""
     why = f": {said[:QUOTE]}" if said else ""
     return Outcome(
-        f"{chosen.id} refused to answer{why}. This prompt was left out of what the model remembers.", stop="refusal", forget=True
+        f"{chosen.id} refused to answer{why}. This prompt was left out of what the model remembers.",
+        stop="refusal",
+        forget=True,
     )
 
 

@@ -20,21 +20,16 @@ FLAGS = {
     "--mode": "mode",
 }
 """The arguments that stand for a key of `[agents.native]`."""
-SWITCHES = {"--offline": "offline", "--setup": "setup"}
+SWITCHES = ("--offline", "--setup", "--key-stdin", "--untested")
+"""The arguments without a value; the last two are the setup's own."""
 HELP_HINT = "acpd-agent --help shows what there is"
 
 
 class Settings(ownagent.Native, frozen=True, kw_only=True):
-    """`[agents.native]`, and what only the command line says.
-
-    `offline`: whatever is configured, no model. `setup`: ask for a model instead of serving. `file`: the acpd.toml that was
-    read or, `exists` False, would have been.
-    """
+    """`[agents.native]`. `offline`: no model, whatever is configured. `file`: the acpd.toml that is read; it need not exist."""
 
     offline: bool = False
-    setup: bool = False
     file: str = ""
-    exists: bool = False
 
 
 def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
@@ -42,7 +37,7 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
 
     tomllib (9 ms) is imported only if the file speaks of us.
     """
-    said = dict(_arguments(argv))
+    said = dict(arguments(argv))
     paths = Paths.find(environ)
     file = file_to_read(paths, environ, Flags(config=said.pop("config", None)))
     told = ownagent.Told({})
@@ -57,11 +52,14 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         if flag in said:
             told.put(name, said[flag], flag, flag, strict=False)
     native = told.native() or ownagent.Native()
-    switches: dict[str, Any] = {name: flag in said for flag, name in SWITCHES.items()}
-    return Settings(**msgspec.structs.asdict(native), **switches, file=file or paths.config_file, exists=bool(file))
+    if native.base_url and not native.model:
+        raise ConfigError(
+            f"{ownagent.SECTION}.base_url needs {ownagent.SECTION}.model beside it", hint='model = "PROVIDER:MODEL"'
+        )
+    return Settings(**msgspec.structs.asdict(native), offline="--offline" in said, file=file or paths.config_file)
 
 
-def _arguments(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+def arguments(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Flag and value, `--config` as `config`. By hand: argparse takes 8 ms."""
     words = iter(argv)
     for word in words:

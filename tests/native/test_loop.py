@@ -78,7 +78,12 @@ async def test_images_and_resources_reach_the_model(server: ModelServer, dialect
 
 async def test_harmless_calls_run_side_by_side(server: ModelServer, dialect: str) -> None:
     """Neighbouring calls that change nothing run at once; one that changes something runs alone; results keep their order."""
-    calls = [("a", "read", {"path": "1"}), ("b", "read", {"path": "2"}), ("c", "write", {"path": "3"}), ("d", "write", {"path": "4"})]
+    calls = [
+        ("a", "read", {"path": "1"}),
+        ("b", "read", {"path": "2"}),
+        ("c", "write", {"path": "3"}),
+        ("d", "write", {"path": "4"}),
+    ]
     server.canned = [answer(dialect, "", calls), answer(dialect, "done")]
     box, told = Box(), Told("x")
     await talk(told, await loaded(dialect, server.url), History(), box)
@@ -92,7 +97,10 @@ async def test_harmless_calls_run_side_by_side(server: ModelServer, dialect: str
 
 async def test_calls_that_share_an_id_are_told_apart(server: ModelServer) -> None:
     """Some servers give all calls of an answer one id; each gets its own result all the same."""
-    server.canned = [answer("chat", "", [("call_0", "read", {"path": "1"}), ("call_0", "read", {"path": "2"})]), answer("chat", "done")]
+    server.canned = [
+        answer("chat", "", [("call_0", "read", {"path": "1"}), ("call_0", "read", {"path": "2"})]),
+        answer("chat", "done"),
+    ]
     await talk(Told("x"), await loaded("chat", server.url), History())
     results = [message["content"] for message in server.bodies[1]["messages"] if message["role"] == "tool"]
     assert ["text of 1", "text of 2"] == results
@@ -133,8 +141,17 @@ async def test_an_error_of_the_provider_has_a_clear_outcome(
 OVERFLOW: dict[str, Json] = {
     "chat": {"error": {"message": "too long", "type": "invalid_request_error", "code": "context_length_exceeded"}},
     "responses": {"error": {"message": "too long", "type": "invalid_request_error", "code": "context_length_exceeded"}},
-    "anthropic": {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long: 3 tokens > 2 maximum"}},
-    "gemini": {"error": {"code": 400, "status": "INVALID_ARGUMENT", "message": "The input token count (3) exceeds the maximum number of tokens allowed (2)."}},
+    "anthropic": {
+        "type": "error",
+        "error": {"type": "invalid_request_error", "message": "prompt is too long: 3 tokens > 2 maximum"},
+    },
+    "gemini": {
+        "error": {
+            "code": 400,
+            "status": "INVALID_ARGUMENT",
+            "message": "The input token count (3) exceeds the maximum number of tokens allowed (2).",
+        }
+    },
 }
 
 

@@ -33,7 +33,7 @@ def refused(argv: list[str], env: dict[str, str]) -> str:
 
 def test_nothing_said_is_the_defaults(env: dict[str, str]) -> None:
     """Without file, variables and arguments every key has its default, and it is known where a file would be."""
-    assert Settings(file=f"{env['ACPD_HOME']}/config/acpd.toml", exists=False) == load([], env)
+    assert Settings(file=f"{env['ACPD_HOME']}/config/acpd.toml") == load([], env)
 
 
 def test_file_then_variables_then_arguments(env: dict[str, str]) -> None:
@@ -60,7 +60,7 @@ def test_the_file_is_the_one_that_acpd_reads(env: dict[str, str], tmp_path: Path
     env["ACPD_CONFIG"] = str(tmp_path / "variable")
     assert "openai:variable" == load([], env).model
     told = load(["--config", str(tmp_path / "argument")], env)
-    assert ("openai:argument", str(tmp_path / "argument"), True) == (told.model, told.file, told.exists)
+    assert ("openai:argument", str(tmp_path / "argument")) == (told.model, told.file)
     assert "--config names /no, which does not exist" in refused(["--config", "/no"], env)
 
 
@@ -73,6 +73,7 @@ def test_the_file_is_the_one_that_acpd_reads(env: dict[str, str], tmp_path: Path
         (["--mode", "yolo"], """--mode: agents.native.mode is 'yolo', must be "ask\""""),
         (["--base-url", "localhost"], "--base-url: agents.native.base_url must be a URL"),
         (["word"], "unknown argument word"),
+        (["--base-url", "http://x/v1"], "agents.native.base_url needs agents.native.model beside it"),
     ],
 )
 def test_what_arguments_must_not_say(env: dict[str, str], argv: list[str], said: str) -> None:

@@ -239,7 +239,9 @@ def _responses(text: str, calls: list[tuple[str, str, Json]], finish: str, thoug
     events: list[Json] = [{"type": "response.created", "response": {**response, "status": "in_progress", "output": []}}]
     for index, item in enumerate(items):
         empty: Json = {"content": []} if item["type"] == "message" else {"arguments": ""}
-        events.append({"type": "response.output_item.added", "output_index": index, "item": {**item, **empty, "status": "in_progress"}})
+        events.append(
+            {"type": "response.output_item.added", "output_index": index, "item": {**item, **empty, "status": "in_progress"}}
+        )
         if item["type"] == "message":
             place = {"item_id": item["id"], "output_index": index, "content_index": 0}
             events.append({"type": "response.output_text.delta", **place, "delta": text})
@@ -268,7 +270,9 @@ def _anthropic(text: str, calls: list[tuple[str, str, Json]], finish: str, thoug
         given = {"type": "input_json_delta", "partial_json": json.dumps(arguments)}
         block({"type": "tool_use", "id": identifier, "name": name, "input": {}}, given)
     reason = finish or ("tool_use" if calls else "end_turn")
-    events.append({"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": {"output_tokens": 7}})
+    events.append(
+        {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": {"output_tokens": 7}}
+    )
     return sse(*events, {"type": "message_stop"})
 
 
