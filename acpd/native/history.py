@@ -1,7 +1,7 @@
-"""What a model remembers of a session, always in a shape that every provider takes: no call without its result.
+r"""What a model remembers of a session, always in a shape that every provider takes: no call without its result.
 
     begin --> answered --> [results --> answered ...] --> close
-                       \\-> partial (a stream that was cut or cancelled)
+                       \-> partial (a stream that was cut or cancelled)
 
 Nothing here awaits, so that a cancelled turn cannot leave anything half done. A response that broke off is kept as far as
 its text goes: half a call, and thoughts whose signature is missing, are refused by providers. What is kept between
