@@ -290,18 +290,28 @@ def cancelled_at(step: int, work: Coroutine[object, None, object]) -> Generator[
             error = cancelled
 
 
-async def test_what_was_said_before_a_cancel_is_remembered(server: ModelServer) -> None:
-    """The text that a user has seen of a cancelled answer is what the model remembers of it."""
-    whole = answer("chat", "half of it")
-    at = whole.index(b'"finish_reason": "stop"')
-    server.canned = [whole[:at].rpartition(b"data: ")[0] + STALL + whole[at:]]
-    history, told, model = History(), Told("x"), await loaded("chat", server.url)
+MIDDLES = {
+    "chat": b'"finish_reason": "stop"',
+    "responses": b"response.output_item.done",
+    "anthropic": b"content_block_stop",
+    "gemini": b"STOP",
+}
+
+
+async def test_what_was_said_before_a_cancel_is_remembered(server: ModelServer, dialect: str) -> None:
+    """A cancel ends the request to the provider, and the text that was seen of it is what the model remembers."""
+    whole = answer(dialect, "half of it")
+    before = whole[: whole.index(MIDDLES[dialect])]
+    before = before[: before.rindex(b"\n\n") + 2]
+    server.canned = [before + STALL + whole[len(before) :]]
+    history, told, model = History(), Told("x"), await loaded(dialect, server.url)
     task = asyncio.get_running_loop().create_task(talk(told, model, history))
     while not told.texts():
         await asyncio.sleep(0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert await asyncio.to_thread(server.left.wait, 2)
     await talk(Told("[[say on]]"), model, history)
     assert "half of it" in json.dumps(server.bodies[-1])
 

@@ -9,6 +9,7 @@ import importlib.util
 import io
 import itertools
 import json
+import select
 import threading
 from collections.abc import Generator, Iterable
 from http.server import ThreadingHTTPServer
@@ -49,7 +50,9 @@ class ModelServer:
         self.stalled = threading.Event()
         """Set while an answer is held back, see STALL."""
         self.go_on = threading.Event()
-        handler: Any = type("Handler", (_Handler,), {"do_POST": lambda request: self._post(request)})
+        self.left = threading.Event()
+        """The client has closed the connection while its answer was held back."""
+        handler: Any = type("Handler", (_Handler,), {"do_POST": lambda request: self._post(request)})  # noqa: PLW0108  no bound method
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_port}"
@@ -74,7 +77,10 @@ class ModelServer:
             handler.wfile.write(before)
             if stall:
                 self.stalled.set()
-                self.go_on.wait(20)
+                while not self.go_on.is_set():
+                    if select.select([handler.connection], [], [], 0.01)[0]:
+                        self.left.set()
+                        return
                 handler.wfile.write(after)
 
     def close(self) -> None:
