@@ -17,7 +17,6 @@ part only, and with every key that the environment has taken out.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -143,6 +142,8 @@ def wait_before(error: Exception, attempt: int, limits: Limits) -> float | None:
     asked: float | None = getattr(error, "retry_after", None)
     if asked is not None:
         return asked if asked <= limits.patience else None
+    import random  # 8 ms
+
     longest = min(float(2**attempt), limits.patience)
     return longest * random.uniform(0.5, 1.0)  # noqa: S311  so that many agents do not come back at once
 

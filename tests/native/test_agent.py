@@ -131,7 +131,8 @@ def test_a_cancel_stops_the_model(launch: Launch, server: ModelServer) -> None:
 
 @pytest.mark.e2e
 def test_the_model_is_an_option(launch: Launch, server: ModelServer) -> None:
-    """Another model of a provider whose key is there can be chosen, and is asked from then on; one that is none cannot."""
+    """A model that the provider has not spoken of yet can be chosen too, and is asked from then on; what is none cannot."""
+    server.silent = True
     editor = launch("anthropic")
     name = editor.new()
     wrong = editor.call("session/set_config_option", {"sessionId": name, "configId": "model", "value": "nonsense"})
@@ -140,6 +141,22 @@ def test_the_model_is_an_option(launch: Launch, server: ModelServer) -> None:
     assert "anthropic:claude-haiku-5-5" == values(editor.call("session/set_config_option", params)["result"])["model"]
     editor.says(name, "[[say x]]")
     assert "claude-haiku-5-5" == server.bodies[-1]["model"]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("dialect", ["chat", "anthropic", "gemini"])
+def test_the_models_of_a_provider_are_offered(launch: Launch, dialect: str) -> None:
+    """What the provider says that it has is in the option `model` a moment later, and a name that it has not is refused."""
+    editor = launch(dialect)
+    name = editor.new()
+    provider = CHOSEN[dialect][0]
+    update = editor.until(lambda message: f"{provider}:fake-model" in json.dumps(message))["params"]["update"]
+    assert "config_option_update" == update["sessionUpdate"]
+    params = {"sessionId": name, "configId": "model", "value": f"{provider}:fake-model"}
+    assert f"{provider}:fake-model" == values(editor.call("session/set_config_option", params)["result"])["model"]
+    editor.says(name, "[[say x]]")
+    wrong = editor.call("session/set_config_option", {**params, "value": f"{provider}:another"})
+    assert -32602 == wrong["error"]["code"]
 
 
 def test_without_a_model_it_is_the_offline_agent(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,12 +47,16 @@ class ModelServer:
         self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.wrong: list[str] = []
+        self.silent = False
+        """It does not say which models it has."""
         self.stalled = threading.Event()
         """Set while an answer is held back, see STALL."""
         self.go_on = threading.Event()
         self.left = threading.Event()
         """The client has closed the connection while its answer was held back."""
-        handler: Any = type("Handler", (_Handler,), {"do_POST": lambda request: self._post(request)})  # noqa: PLW0108  no bound method
+        posted, got = self._post, self._get
+        methods = {"do_POST": lambda request: posted(request), "do_GET": lambda request: got(request)}  # noqa: PLW0108  to be bound
+        handler: Any = type("Handler", (_Handler,), methods)
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_port}"
@@ -82,6 +86,12 @@ class ModelServer:
                         self.left.set()
                         return
                 handler.wfile.write(after)
+
+    def _get(self, handler: Any) -> None:
+        if self.silent:
+            handler.send_json({"error": {"message": "not found"}}, 404)
+        else:
+            _Handler.do_GET(handler)
 
     def close(self) -> None:
         self.go_on.set()
