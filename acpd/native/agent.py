@@ -19,8 +19,7 @@ from acpd.native.history import STATE, History, Memory
 from acpd.native.models import Chosen, ModelUnusable, keys_in
 from acpd.native.offers import NO_MODEL, Offers
 from acpd.native.outcomes import Limits, Outcome
-from acpd.native.settings import SETUP_METHOD
-from acpd.native.words import VERSION
+from acpd.native.words import SETUP_METHOD, VERSION
 from acpd.tasks import Tasks
 
 if TYPE_CHECKING:

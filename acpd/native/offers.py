@@ -45,7 +45,7 @@ class Offers:
         found = {} if self.usual is None else {self.usual.id: self.usual}
         for provider, known in PROVIDERS.items():
             if known.model and models.key_of(provider, self.env):
-                each = models.parse(provider, self.env)
+                each = self._at_home(models.parse(provider, self.env))
                 found.setdefault(each.id, each)
         for listed in self._others.values():
             for each in listed:
@@ -61,11 +61,16 @@ class Offers:
             chosen = models.parse(identifier, self.env)
         except AcpdError:
             return None
-        usual = self.usual
-        if usual is not None and usual.provider == chosen.provider:
-            chosen = Chosen(chosen.provider, chosen.name, usual.base_url)
+        chosen = self._at_home(chosen)
         reachable = bool(chosen.base_url or models.key_of(chosen.provider, self.env))
         return chosen if reachable and chosen.provider not in self._others else None
+
+    def _at_home(self, chosen: Chosen) -> Chosen:
+        """Where the usual model is, if it shares its key: that goes to no other server."""
+        usual = self.usual
+        if usual is None or not set(models.key_names(usual.id)) & set(models.key_names(chosen.id)):
+            return chosen
+        return Chosen(chosen.provider, chosen.name, usual.base_url)
 
     async def found(self) -> None:
         """Until it is known whether there is a model at all. Cancelling this leaves the search alone."""

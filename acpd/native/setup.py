@@ -104,13 +104,15 @@ class Terminal:
 def _said(said: Mapping[str, str], environ: Mapping[str, str]) -> Wish:
     """By arguments, and the key on stdin. Raises ConfigError."""
     url = said.get("--base-url", "")
-    usual = models.PROVIDERS[models.parse(said["--model"], environ).provider].keys
+    usual = models.key_names(said["--model"])
     key = sys.stdin.readline().strip() if "--key-stdin" in said else ""
     if "--key-stdin" in said and not keys.is_key(key):
         raise ConfigError("the first line of stdin is no key", hint="visible ASCII characters, as the provider gave it out")
     name = said.get("--key-env", "")
-    if not name and (key or not url):
-        name = OTHER_KEY if url else next((name for name in usual if environ.get(name)), usual[0])
+    if not name and key and (url or not usual):
+        name = OTHER_KEY
+    if not name and not url and usual:
+        name = next((name for name in usual if environ.get(name)), usual[0])
     return Wish(said["--model"], url, name, key)
 
 
@@ -261,18 +263,14 @@ def _explained(error: Exception, chosen: Chosen, secrets: Sequence[str]) -> str:
 
 def seen(wish: Wish, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment as the agent will see it once the wish is written."""
-    provider = models.parse(wish.model, environ).provider
-    usual = models.PROVIDERS[provider].keys if provider in models.PROVIDERS else ()
     typed = {wish.key_env: wish.key} if wish.key else {}
     settings = Settings(model=wish.model, base_url=wish.base_url, api_key_env=_key_env(wish))
-    return keys.environment(settings, {**environ, **typed}, usual)
+    return keys.environment(settings, {**environ, **typed}, models.key_names(wish.model))
 
 
 def _key_env(wish: Wish) -> str:
     """`api_key_env` as it is written: "" where the provider's usual variable says the same."""
-    provider = wish.model.partition(":")[0]
-    usual = models.PROVIDERS[provider].keys if provider in models.PROVIDERS else ()
-    return "" if wish.key_env in usual and not wish.base_url else wish.key_env
+    return "" if wish.key_env in models.key_names(wish.model) and not wish.base_url else wish.key_env
 
 
 # -- writing it
