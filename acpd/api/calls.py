@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from acpd.api.shapes import Location, ToolKind
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from acpd.api.hands import Terminal
     from acpd.api.turn import Turn
 
@@ -55,11 +56,14 @@ class ToolCall:
         if self._status not in {"completed", "failed"}:
             self._settle("failed")
 
-    def _settle(self, status: str, output: object = None) -> None:
+    def _settle(self, status: str, output: object = None, text: str = "") -> None:
         self._status = status
         if self in self._turn.open:
             self._turn.open.remove(self)
         said: dict[str, object] = {"status": status}
+        if text:
+            self._content.append(_text(text))
+            said["content"] = self._content
         if output is not None:
             said["rawOutput"] = output
         self._send(said)
@@ -80,16 +84,14 @@ class ToolCall:
         self._about["title"] = title
         await self._say({"title": title})
 
-    async def finish(self, output: object = None) -> None:
-        """It is done. `output`: what it gave, any JSON (rawOutput)."""
-        self._settle("completed", output)
+    async def finish(self, output: object = None, text: str = "") -> None:
+        """It is done. `output`: what it gave, any JSON (rawOutput); `text` is shown, as by `text`, in the same update."""
+        self._settle("completed", output, text)
         await self._turn.session.channel.room()
 
     async def fail(self, why: str, output: object = None) -> None:
         """It failed; `why` is shown."""
-        if why:
-            self._add(_text(why))
-        self._settle("failed", output)
+        self._settle("failed", output, why)
         await self._turn.session.channel.room()
 
     # -- what it shows. ACP has no "append": each update has the whole list

@@ -19,7 +19,7 @@ from acpd.tasks import Tasks
 
 STOPS = frozenset({"end_turn", "max_tokens", "max_turn_requests", "refusal"})
 CANCELLED = b'{"stopReason":"cancelled"}'
-DEAF = 1.0
+LEAVE = 0.5
 """Seconds for what was cancelled to end; longer is not waited for."""
 
 
@@ -88,12 +88,12 @@ class Conversation:
         if self._opening is not None:
             self._opening.cancel()
 
-    async def close(self) -> None:
-        """A step, behind `stop`: the turn has its answer, and the agent has let go of the session, or its time is over."""
+    async def close(self, patience: float = CLOSE_TIMEOUT) -> None:
+        """A step, behind `stop`: the turn has its answer, or has not in `patience` seconds, and the agent has let go."""
         if self.prompt is not None:
-            await _within(CLOSE_TIMEOUT, self.prompt.answered.wait())
+            await _within(patience, self.prompt.answered.wait())
         await self._close()
-        await _within(DEAF, self.session.tasks.cancel())
+        await _within(LEAVE, self.session.tasks.cancel())
 
     async def _close(self) -> None:
         if self._opened:

@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -21,6 +20,8 @@ from acpd.api.shapes import Exit
 from acpd.errors import FileFailed, RequestError, TerminalFailed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from acpd.agents.terminals import Terminals
     from acpd.api.calls import ToolCall
     from acpd.api.session import Session

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from acpd.api import options
 from acpd.api.channel import Channel, encode
-from acpd.api.shapes import Client, McpServer, Severity
+from acpd.api.shapes import Client, McpServer, Severity, servers
 from acpd.api.state import State
 from acpd.errors import StateUnreadable
 from acpd.tasks import Tasks
+from acpd.wire.messages import NewSession
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from acpd.api.agent import Agent
     from acpd.api.hands import Hands
     from acpd.api.turn import Turn
@@ -31,10 +33,10 @@ class Session:
     def __init__(self, agent: Agent, channel: Channel, client: Client, hands: Hands, tasks: Tasks) -> None:
         """`tasks`: end with the session."""
         self.id: str = channel.id
-        self.cwd: Path = Path("/")
-        self.roots: tuple[Path, ...] = ()
+        self.cwd: Path
+        self.roots: tuple[Path, ...]
         """cwd and the additional folders, absolute: where files may be touched."""
-        self.mcp_servers: Sequence[McpServer] = ()
+        self.mcp_servers: Sequence[McpServer]
         """In memory only, as they hold secrets."""
         self.client: Client = client
         self.choices: dict[str, str] = {}
@@ -48,6 +50,7 @@ class Session:
         self.hands = hands
         self.tasks = tasks
         self.agent = agent
+        self._where: object = None
         self._told: bytes = b""
         self._mode: str | None = None
 
@@ -96,6 +99,16 @@ class Session:
         return self.tasks.spawn(coroutine, name=f"{name}:{self.id}")
 
     # -- for the connection
+
+    def set_up(self, request: NewSession) -> bool:
+        """Take what a request says about where and with what to work. Whether that is something else than before."""
+        from pathlib import Path  # 5 ms that the answer to initialize need not wait for
+
+        cwd = Path(request.cwd)
+        found = cwd, (cwd, *map(Path, request.directories)), servers(bytes(request.mcpServers))
+        changed = found != self._where
+        self._where = self.cwd, self.roots, self.mcp_servers = found
+        return changed
 
     def knows(self, *, mode: str | None = None, listed: list[dict[str, object]] | None = None) -> None:
         """The client knows the mode, or the options, by an answer or by its own request."""

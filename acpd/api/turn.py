@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -16,6 +15,9 @@ from acpd.api.calls import ToolCall
 from acpd.api.session import Session
 from acpd.api.shapes import Location, PlanEntry, ToolKind, Verdict
 from acpd.errors import RequestError, StateUnreadable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PERMISSIONS = "tool_context"
 """The state that keeps what was answered with "always"."""

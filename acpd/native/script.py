@@ -1,105 +1,83 @@
-"""A turn of the offline agent: one verb a line, all decided by the prompt's words.
-
-A turn is one task. Cancelling it is safe at every point: what it leaves open is closed by `close_calls`.
-"""
+"""A turn of the offline agent: one verb a line, all decided by the prompt's words."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import msgspec
 from msgspec import Struct
 
-from acpd.errors import ConnectionBroken, RequestError
+from acpd.api.shapes import PlanEntry
+from acpd.api.turn import Turn
+from acpd.errors import StateUnreadable
 from acpd.native import words
-from acpd.native.memory import Session
 from acpd.wire.envelope import encode
 from acpd.wire.titles import first_line_title
 
+STATE = "offline"
+"""The name under which the memory is kept."""
 WINDOW = 200_000
 """Size of the pretended context window, in characters."""
 BLOCK = 64 * 1024
 """Bytes that `stream` hands over at once: a full pipe."""
 CALM = 0.04
-OPTIONS = [
-    {"optionId": "yes", "name": "Allow", "kind": "allow_once"},
-    {"optionId": "always", "name": "Always allow in this session", "kind": "allow_always"},
-    {"optionId": "no", "name": "Refuse", "kind": "reject_once"},
-]
 
 
-class _Outcome(Struct):
-    outcome: str
-    optionId: str = ""
+class Memory(Struct, kw_only=True):
+    """What is worth keeping. `used`: characters said and heard, as a stand-in for tokens."""
 
-
-class _Permission(Struct):
-    outcome: _Outcome
-
-
-_decode_permission = msgspec.json.Decoder(_Permission).decode
+    turns: int = 0
+    title: str = ""
+    used: int = 0
 
 
 class _Misused(Exception):
     """A verb whose numbers are none."""
 
 
-class Stopped(Exception):
-    """The client has cancelled the turn by its answer to a permission request."""
+async def follow(turn: Turn) -> None:
+    """The whole turn. Of the prompt's texts the last one is the script: acpd may have put a context before it."""
+    await _Script(turn).run()
 
 
-class Turn:
-    """One prompt. `run` sends all updates; the answer is the owner's."""
-
-    def __init__(self, session: Session, script: str, others: int) -> None:
-        self.session = session
-        self.script = script
-        self.others = others
-        self.task: asyncio.Task[None] | None = None
-        self.cancelled = False
-        self._open: list[str] = []
-        self._calls = 0
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        if self.task is not None:
-            self.task.cancel()
+class _Script:
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self.session = turn.session
+        self.memory = _remembered(turn)
+        texts = [str(block["text"]) for block in turn.blocks if block["type"] == "text"]
+        self.lines = texts[-1].splitlines() if texts else []
+        self.others = len(turn.blocks) - len(texts)
 
     async def run(self) -> None:
-        """The whole turn. Cancelling it is session/cancel: nothing is sent afterwards but by `close_calls`."""
-        memory = self.session.memory
+        memory = self.memory
         memory.turns += 1
-        self.session.save()
+        self.session.state.put(STATE, memory)  # before anything is said: it counts whatever becomes of the turn
         try:
-            self._name_session()
-            await self._say(f"(turn {memory.turns}) " + (words.NO_MODEL if memory.turns == 1 else ""))
-            for line in self.script.splitlines():
-                if line.strip():
-                    await self._line(line.strip())
-            if self.others:
-                await self._say(f"And {self.others} that is not text.\n")
-            self.session.update({"sessionUpdate": "usage_update", "used": memory.used, "size": WINDOW})
-            await self.session.saved()
-        except Stopped:
-            self.cancelled = True
-        except ConnectionBroken:
-            return
+            await self._whole()
+        finally:
+            self.session.state.put(STATE, memory)
 
-    def close_calls(self) -> None:
-        """Tool calls that a cancelled turn has left open are failed (ACP v1 has no status `cancelled`)."""
-        for call in list(self._open):
-            self._move(call, "failed")
+    async def _whole(self) -> None:
+        memory = self.memory
+        self._name_session()
+        await self._say(f"(turn {memory.turns}) " + (words.NO_MODEL if memory.turns == 1 else ""))
+        for line in self.lines:
+            if line.strip():
+                await self._line(line.strip())
+        if self.others:
+            await self._say(f"And {self.others} that is not text.\n")
+        self.session.used(memory.used, WINDOW)
 
     def _name_session(self) -> None:
-        memory = self.session.memory
-        if not memory.title:
-            memory.title = first_line_title(encode([{"type": "text", "text": self.script}])) or "Offline"
-            self.session.update({"sessionUpdate": "session_info_update", "title": memory.title})
+        if not self.memory.title:
+            script = "\n".join(self.lines)
+            self.memory.title = first_line_title(encode([{"type": "text", "text": script}])) or "Offline"
+            self.session.rename(self.memory.title)
 
     async def _line(self, line: str) -> None:
         word, _, rest = line.removeprefix("/").partition(" ")
-        self.session.memory.used += len(line)
+        self.memory.used += len(line)
         verb = VERBS.get(word)
         if verb is None:
             await self._say(f"You said: {line}\n")
@@ -111,125 +89,102 @@ class Turn:
 
     # -- verbs
 
-    async def _say(self, text: str, kind: str = "agent_message_chunk") -> None:
-        """Stream a text, a few words in each chunk; one word, and slowly, at the pace `calm`."""
-        self.session.memory.used += len(text)
-        calm = self.session.memory.pace == "calm"
+    async def _say(self, text: str) -> None:
+        await self._stream(text, self.turn.say)
+
+    async def _stream(self, text: str, say: Callable[[str], Awaitable[None]]) -> None:
+        """A few words in each chunk; one word, and slowly, at the pace `calm`."""
+        self.memory.used += len(text)
+        calm = self.session.choices.get("pace") == "calm"
         for piece in _pieces(text, 1 if calm else 24):
             if calm:
                 await asyncio.sleep(CALM)
-            self.session.update({"sessionUpdate": kind, "content": {"type": "text", "text": piece}})
+            await say(piece)
 
     async def say(self, text: str) -> None:
         await self._say(text + "\n")
 
     async def think(self, text: str) -> None:
-        await self._say(text or "What could be meant? I go by the words.", "agent_thought_chunk")
+        await self._stream(text or "What could be meant? I go by the words.", self.turn.think)
         await self._say("I have thought about it.\n")
 
     async def plan(self, text: str) -> None:
         steps = text.split("|") if text else ["Read the words", "Do what they say", "Say so"]
         for done in range(len(steps) + 1):
-            states = ["completed"] * done + ["in_progress"] + ["pending"] * len(steps)
-            entries = [
-                {"content": step, "priority": "medium", "status": state} for step, state in zip(steps, states, strict=False)
-            ]
-            self.session.update({"sessionUpdate": "plan", "entries": entries})
+            entries = [PlanEntry(step, "completed" if at < done else "pending") for at, step in enumerate(steps)]
+            if done < len(steps):
+                entries[done] = PlanEntry(steps[done], "in_progress")
+            await self.turn.plan(entries)
             await self._say(f"Done: {steps[done]}\n" if done < len(steps) else "That was the plan.\n")
 
     async def tool(self, name: str) -> None:
-        call = self._open_call(name or "example", "read")
-        self._move(call, "in_progress")
-        await self._say(f"I look at {name or 'example'}.\n")
-        self._move(call, "completed", f"This would be the output of {name or 'example'}.")
+        name = name or "example"
+        async with self.turn.tool(name, kind="read", input={"name": name}) as call:
+            await call.start()
+            await self._say(f"I look at {name}.\n")
+            await call.finish(text=f"This would be the output of {name}.")
 
     async def ask(self, name: str) -> None:
-        call = self._open_call(name or "example", "edit")
-        verdict = "allowed" if self._is_allowed() else await self._permission(call)
-        if verdict == "allowed":
-            self._move(call, "in_progress")
-            self._move(call, "completed", f"This would be the result of {name or 'example'}.")
-        else:
-            self._move(call, "failed")
+        name = name or "example"
+        async with self.turn.tool(name, kind="edit", input={"name": name}) as call:
+            verdict = "allowed"
+            if self.session.choices.get("mode") != "code":
+                allowed, verdict = await self.turn.verdict(call, "ask", "what `ask` does")
+                if not allowed:
+                    await call.fail("")
+            if verdict.startswith("allowed"):
+                await call.start()
+                await call.finish(text=f"This would be the result of {name}.")
         await self._say(f"It was {verdict}.\n")
-
-    def _is_allowed(self) -> bool:
-        return self.session.memory.mode == "code" or self.session.memory.always
-
-    async def _permission(self, call: str) -> str:
-        """How the client decided. What is not clearly a yes is none. Raises Stopped."""
-        params = encode({"sessionId": self.session.id, "toolCall": {"toolCallId": call}, "options": OPTIONS})
-        try:
-            decision = _decode_permission(await self.session.peer.ask("session/request_permission", params)).outcome
-        except RequestError as error:
-            return f"not answered: {error}"
-        except msgspec.DecodeError:
-            return "not answered in a way that I understand"
-        if decision.outcome == "cancelled":
-            raise Stopped
-        if decision.outcome != "selected" or decision.optionId not in ("yes", "always"):
-            return "refused"
-        self.session.memory.always |= decision.optionId == "always"
-        return "allowed"
 
     async def slow(self, text: str) -> None:
         count, ms = _numbers(text, "slow N [MS]", (10, 200))
         for number in range(1, count + 1):
             await asyncio.sleep(ms / 1000)
-            self.session.update({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": f"{number} "}})
+            await self.turn.say(f"{number} ")
 
     async def stream(self, text: str) -> None:
-        """Many updates fast, by blocks. In our own memory they are one, so that it stays small."""
+        """Many updates fast, by blocks, without the cost of `say` for each. In our own memory they are one."""
         count, size = _numbers(text, "stream N SIZE", (1000, 20))
-        head = self.session.head + b'{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"'
+        channel = self.session.channel
+        head = channel.head + b'{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"'
         tail = b" %b" % (b"x" * size) + b'"}}}}\n'
         batch = max(1, BLOCK // (len(head) + len(tail) + 4))
         for first in range(0, count, batch):
             numbers = range(first, min(first + batch, count))
-            self.session.peer.send(b"".join([b"%b%d%b" % (head, number, tail) for number in numbers]))
-            await asyncio.sleep(0)  # what was sent leaves at the end of this tick
-            await self.session.peer.drained()
+            channel.peer.send(b"".join([b"%b%d%b" % (head, number, tail) for number in numbers]))
+            await channel.room()
         content = {"type": "text", "text": f"({count} updates of {size} characters)\n"}
-        self.session.keep(encode({"sessionUpdate": "agent_message_chunk", "content": content}))
-        self.session.memory.used += count * size
+        channel.keep(encode({"sessionUpdate": "agent_message_chunk", "content": content}))
+        self.memory.used += count * size
 
     async def title(self, text: str) -> None:
-        self.session.memory.title = text
-        self.session.update({"sessionUpdate": "session_info_update", "title": text})
+        self.memory.title = text
+        self.session.rename(text)
         await self._say(f"This session is called: {text}\n")
 
     async def help(self, _: str) -> None:
         await self._say(words.WORDS)
 
-    # -- tool calls
 
-    def _open_call(self, title: str, kind: str) -> str:
-        self._calls += 1
-        call = f"call-{self.session.memory.turns}-{self._calls}"
-        update = {"sessionUpdate": "tool_call", "toolCallId": call, "title": title, "kind": kind, "status": "pending"}
-        self.session.update(update | {"rawInput": {"name": title}})
-        self._open.append(call)
-        return call
-
-    def _move(self, call: str, status: str, text: str = "") -> None:
-        update: dict[str, object] = {"sessionUpdate": "tool_call_update", "toolCallId": call, "status": status}
-        if text:
-            update["content"] = [{"type": "content", "content": {"type": "text", "text": text}}]
-        self.session.update(update)
-        if status in ("completed", "failed"):
-            self._open.remove(call)
+def _remembered(turn: Turn) -> Memory:
+    """What cannot be read is no memory: a count is not worth a failed turn."""
+    try:
+        return turn.session.state.get(STATE, Memory) or Memory()
+    except StateUnreadable:
+        return Memory()
 
 
-VERBS: dict[str, Callable[[Turn, str], Awaitable[None]]] = {
-    "say": Turn.say,
-    "think": Turn.think,
-    "plan": Turn.plan,
-    "tool": Turn.tool,
-    "ask": Turn.ask,
-    "slow": Turn.slow,
-    "stream": Turn.stream,
-    "title": Turn.title,
-    "help": Turn.help,
+VERBS: dict[str, Callable[[_Script, str], Awaitable[None]]] = {
+    "say": _Script.say,
+    "think": _Script.think,
+    "plan": _Script.plan,
+    "tool": _Script.tool,
+    "ask": _Script.ask,
+    "slow": _Script.slow,
+    "stream": _Script.stream,
+    "title": _Script.title,
+    "help": _Script.help,
 }
 
 

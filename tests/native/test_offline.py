@@ -15,9 +15,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from acpd.native.memory import Memory, Session
+from acpd.api.connection import Connection
 from acpd.native.offline import Offline
-from acpd.native.script import BLOCK, Turn
+from acpd.native.script import BLOCK
 from acpd.native.words import VERBS as TABLE
 from acpd.peer import HIGH_WATER
 from tests.support.paths import ROOT, SHARED
@@ -299,7 +299,7 @@ def test_the_turn_counter_is_kept_by_acpd(launch: Launch) -> None:
     said(first, name, "say a")
     first.call("session/set_mode", {"sessionId": name, "modeId": "code"})
     said(first, name, "say b")
-    assert (2, "code") == (kept["memory"]["turns"], kept["memory"]["mode"])
+    assert (2, "code") == (kept["offline"]["turns"], kept["choices"]["mode"])
     first.process.kill()
     for method in ("session/load", "session/resume"):
         second = launch()
@@ -308,8 +308,8 @@ def test_the_turn_counter_is_kept_by_acpd(launch: Launch) -> None:
         params: Json = {"sessionId": name, "cwd": "/tmp", "mcpServers": [], "_meta": {"acpd.dev/state": dict(kept)}}
         assert "code" == second.call(method, params)["result"]["modes"]["currentModeId"]
         assert [] == second.updates
-        assert f"(turn {params['_meta']['acpd.dev/state']['memory']['turns'] + 1}) c\n" == said(second, name, "say c")
-    assert 4 == kept["memory"]["turns"]
+        assert f"(turn {params['_meta']['acpd.dev/state']['offline']['turns'] + 1}) c\n" == said(second, name, "say c")
+    assert 4 == kept["offline"]["turns"]
 
 
 def test_the_counter_is_out_before_the_turn_says_anything(launch: Launch) -> None:
@@ -337,7 +337,7 @@ def test_a_client_that_keeps_the_state_keeps_the_conversation(launch: Launch) ->
 
 def test_a_memory_that_cannot_be_read_is_no_memory(editor: PlainEditor, session: str) -> None:
     """Malformed state counts as absent: the session's own memory goes on."""
-    for state in (None, 7, {"memory": 7}, {"memory": {"turns": "many"}}, {"other": 1}):
+    for state in (None, 7, {"offline": 7}, {"offline": {"turns": "many"}}, {"other": 1}):
         params = {"sessionId": session, "cwd": "/tmp", "_meta": {"acpd.dev/state": state}}
         assert "result" in editor.call("session/resume", params)
     assert "(turn 2) a\n" == said(editor, session, "say a")
@@ -402,24 +402,34 @@ async def test_a_client_that_does_not_read_costs_no_memory() -> None:
     """A stream waits while the pipe and one buffer are full, and goes on when they are read."""
     there, here = os.pipe()
     os.set_blocking(there, False)
-    agent = Offline()
+    agent = Connection(Offline())
     writer, _ = await asyncio.get_running_loop().connect_write_pipe(lambda: agent.peer, os.fdopen(here, "wb", buffering=0))
     agent.peer.use_writer(writer)
-    turn = Turn(Session("s", agent.peer, Memory()), "stream 200000 20", 0)
-    task = agent.tasks.spawn(turn.run(), name="turn")
+    heard: list[Json] = []
+
+    async def ask(method: str, params: Json) -> None:
+        line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        agent.peer.data_received(line.encode() + b"\n")
+        await asyncio.sleep(0)
+        with contextlib.suppress(BlockingIOError):
+            heard.append(json.loads(os.read(there, 1 << 16).partition(b"\n")[0]))
+
+    await ask("initialize", {"protocolVersion": 1})
+    await ask("session/new", {"cwd": "/tmp", "mcpServers": []})
+    name = heard[-1]["result"]["sessionId"]
+    await ask("session/prompt", {"sessionId": name, "prompt": [{"type": "text", "text": "stream 200000 20"}]})
     while not agent.peer.paused:
         await asyncio.sleep(0)
     for _ in range(1000):
         await asyncio.sleep(0)
     assert writer.get_write_buffer_size() < HIGH_WATER + 2 * BLOCK
-    assert not task.done()
+    assert 1 == agent.peer.open_requests
     lines = 0
     while lines < 200_000:
         with contextlib.suppress(BlockingIOError):
             lines += os.read(there, 1 << 16).count(b"\n")
         await asyncio.sleep(0)
-    await agent.tasks.cancel()
-    agent.peer.close()
+    await agent.finish()
     os.close(there)
 
 
