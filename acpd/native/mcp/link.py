@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx2
 import mcp_types as types
@@ -22,13 +22,11 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import FileUrl, ValidationError
 
 from acpd.native.mcp import web
-from acpd.native.mcp.failed import ServerFailed
+from acpd.native.mcp.failed import ENDED, ServerFailed
 from acpd.native.mcp.pipe import Messages, talking
 from acpd.version import __version__
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from mcp.client._transport import ReadStream
     from mcp.shared.dispatcher import ProgressFnT
     from mcp.shared.message import SessionMessage
@@ -51,10 +49,8 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):  # their records hold wha
     _logger.setLevel(logging.CRITICAL)
 
 
-class Listed(Protocol):
-    """Who wants to know that the server's tools were read anew."""
-
-    def __call__(self, tools: list[types.Tool], /) -> None: ...
+Listed = Callable[[list[types.Tool]], None]
+"""Told of the server's tools when they were read anew."""
 
 
 class Link:
@@ -203,27 +199,25 @@ class _Ending:
         await self._stream.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self.on_end is not None:
             self.on_end()
-        await self._stream.__aexit__(kind, error, trace)
+        await self._stream.__aexit__(None, None, None)
 
 
 @asynccontextmanager
 async def connected(spec: Spec, child: Child | None, roots: tuple[Path, ...]) -> AsyncGenerator[Link]:
     """A connection; `greet` it. `child`: the server's process, for stdio. What goes wrong is raised as ServerFailed."""
     refusal = web.Refusal()
-    reading: object = None
+    messages: Any = None
     try:
-        async with _streams(spec, child, refusal) as (reading, writing):
-            stream = _Ending(reading)
+        async with _streams(spec, child, refusal) as (messages, writing):
+            stream = _Ending(messages)
             async with _session(stream, writing, roots) as link:
                 stream.on_end = link.end
                 yield link
     except Exception as error:  # noqa: BLE001  the package's task groups raise whatever its transports meet; it costs this server only
-        fault = reading.fault if isinstance(reading, Messages) else refusal.status
+        fault = messages.fault if isinstance(messages, Messages) else refusal.status
         raise ServerFailed(fault or cause(error), unsent=_unsent(error)) from None
 
 
@@ -235,7 +229,7 @@ async def _session(reading: Any, writing: Any, roots: tuple[Path, ...]) -> Async
         for link in links:
             link.told(message)
 
-    async def list_roots(_: ClientRequestContext) -> types.ListRootsResult:
+    async def list_roots(context: ClientRequestContext) -> types.ListRootsResult:  # noqa: ARG001  the package's signature
         return types.ListRootsResult(roots=[types.Root(uri=FileUrl(root.as_uri()), name=root.name) for root in roots])
 
     client = types.Implementation(name="acpd-agent", version=__version__)
@@ -274,7 +268,7 @@ def cause(error: BaseException) -> str:
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         return "it cannot be reached"
     if is_over(error):
-        return "it ended"
+        return ENDED
     if isinstance(error, TimeoutError | httpx2.TimeoutException):
         return "it did not answer in time"
     return (str(error) or type(error).__name__)[:1000]

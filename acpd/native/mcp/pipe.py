@@ -9,7 +9,6 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Self
 
 from anyio import BrokenResourceError
@@ -64,7 +63,7 @@ class Messages:
         self._pieces.append(first)
         self._size += len(first)
         if self._size > MAX_LINE:
-            self._pieces = [self._pieces[0][:CHUNK], b"".join(self._pieces[-2:])[-CHUNK:]]
+            self._pieces = [b"".join(self._pieces[:-1])[:CHUNK], b"".join(self._pieces[-2:])[-CHUNK:]]
         if rest:
             whole = b"".join(self._pieces)
             self._lines = [*reversed(rest[:-1]), whole]
@@ -97,9 +96,7 @@ class Messages:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
 
@@ -132,7 +129,7 @@ class Sender(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    def connection_lost(self, _: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
         self._pipe = None
         self._writable.set()
 
@@ -157,9 +154,7 @@ class Sender(asyncio.Protocol):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self.end()
 
 
@@ -177,10 +172,9 @@ async def talking(child: Child) -> AsyncGenerator[tuple[Messages, Sender]]:
 
     child.when_exited(exited)
     try:
+        protocol = asyncio.StreamReaderProtocol(reader)
         await loop.connect_write_pipe(lambda: sender, pipe_end(child.pipes.pop(0), "wb"))
-        stdout, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), pipe_end(child.pipes.pop(0), "rb")
-        )
+        stdout, _ = await loop.connect_read_pipe(lambda: protocol, pipe_end(child.pipes.pop(0), "rb"))
         yield Messages(reader), sender
     finally:
         sender.end()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from acpd.native.mcp.names import Names
 from acpd.native.mcp.reading import PROMPTS, RESOURCES, ReadPrompts, ReadResources
-from acpd.native.mcp.server import Server
+from acpd.native.mcp.server import Server, within
 from acpd.native.mcp.spec import Spec
 from acpd.native.mcp.tools import McpTool
 from acpd.tasks import Tasks
@@ -97,22 +96,18 @@ class Servers:
         return "\n\n".join(said)
 
     async def close(self) -> None:
-        """End all: EOF, SIGTERM, SIGKILL for processes. Takes at most about five seconds, one where no server makes trouble on HTTP; cancelling it kills what is left."""
+        """End all: EOF, SIGTERM, SIGKILL for processes. At most about five seconds, one where no server makes trouble on HTTP.
+        Cancelling it kills what is left.
+        """
         try:
             await _cancel(self._calls, GOODBYE)
             await _cancel(self._connections, GOODBYE)
             await _cancel(self._connections, GOODBYE)  # where the first cancel still waits for a goodbye
-            await _within(ENDING, self._endings.drain())
+            await within(ENDING, self._endings.drain())
         finally:
             for server in self._servers:
                 server.kill()
 
 
 async def _cancel(tasks: Tasks, timeout: float) -> None:
-    await _within(timeout, tasks.cancel())
-
-
-async def _within(timeout: float, work: Coroutine[Any, Any, None]) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout):
-            await work
+    await within(timeout, tasks.cancel())

@@ -42,13 +42,13 @@ class McpTool(Tool):
         self._tool = tool.name
         self._timeout = timeout
 
-    def title(self, session: Session, arguments: Mapping[str, Any]) -> str:
+    def title(self, session: Session, arguments: Mapping[str, Any]) -> str:  # noqa: ARG002  Tool's signature
         return self._title
 
-    def scope(self, session: Session, arguments: Mapping[str, Any]) -> str:
+    def scope(self, session: Session, arguments: Mapping[str, Any]) -> str:  # noqa: ARG002  Tool's signature
         return self._scope
 
-    async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:
+    async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:  # noqa: ARG002  Tool's signature
         """Its progress is shown. Cancelling it tells the server so, and does not wait for it."""
         progress = Progress()
         asked = self._server.begin(lambda link: link.call(self._tool, arguments, progress.take), self._timeout)

@@ -70,8 +70,16 @@ async def streaming(spec: Spec, refusal: Refusal) -> AsyncGenerator[TransportStr
 @asynccontextmanager
 async def events(spec: Spec, refusal: Refusal) -> AsyncGenerator[TransportStreams]:
     """HTTP with server-sent events, the older transport. Its events have at most 1 MiB."""
-    made = await asyncio.to_thread(_client, spec, refusal)
-    async with sse_client(spec.url, httpx_client_factory=lambda **_: made) as streams:
+    client = await asyncio.to_thread(_client, spec, refusal)
+
+    def made(
+        headers: dict[str, str] | None = None,  # noqa: ARG001  the package's signature
+        timeout: httpx2.Timeout | None = None,  # noqa: ARG001
+        auth: httpx2.Auth | None = None,  # noqa: ARG001
+    ) -> httpx2.AsyncClient:
+        return client
+
+    async with sse_client(spec.url, httpx_client_factory=made) as streams:
         yield streams
 
 
