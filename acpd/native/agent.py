@@ -51,7 +51,8 @@ SAVE_EVERY = 5.0
 class _Work:
     """What belongs to one open session."""
 
-    def __init__(self, servers: Servers, toolbox: Toolbox) -> None:
+    def __init__(self, session: Session, servers: Servers, toolbox: Toolbox) -> None:
+        self.session = session
         self.servers = servers
         self.toolbox = toolbox
         self.history: History | None = None
@@ -100,27 +101,24 @@ class NativeAgent(Agent):
         if option != "model":
             super().choose(session, option, value)
             return
-        chosen = self._offers.named(value)
-        if chosen is None and value != self._model_option(session).value:
+        if value == self._model_option(session).value:
+            return
+        if not self._offers.has(value):
             raise Refused(INVALID_PARAMS, f"there is no model {value[:100]} that can be used")
-        if chosen is not None:
-            session.choices["model"] = value
-            session.spawn(self._load(session), name="load")
+        session.choices["model"] = value
+        session.spawn(self._load(session), name="load")
 
     def _chosen(self, session: Session) -> Chosen | None:
         """The session's model. One that was chosen and cannot be used any more is an error, not silently another."""
         value = session.choices.get("model")
-        if value is None:
-            return self._offers.usual
-        provider, _, name = value.partition(":")
-        return self._offers.named(value) or Chosen(provider, name)
+        return self._offers.usual if value is None else self._offers.named(value)
 
     # -- a session's life
 
     async def opened(self, session: Session, /) -> None:
         session.choices.setdefault("mode", self._settings.mode)
         servers, toolbox = await asyncio.to_thread(_equipment, session, self._settings.mcp_timeout)
-        self._work[session.id] = _Work(servers, toolbox)
+        self._work[session.id] = _Work(session, servers, toolbox)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._load(session), name=f"load:{session.id}")
             tasks.create_task(servers.open(), name=f"servers:{session.id}")
@@ -140,6 +138,13 @@ class NativeAgent(Agent):
                 await self._offers.loaded(chosen)
             except AcpdError:
                 return
+            session.spawn(self._list(chosen), name="list")
+
+    async def _list(self, chosen: Chosen) -> None:
+        """What else the provider has, for the option `model` of every session."""
+        if await self._offers.look(chosen):
+            for work in self._work.values():
+                work.session.changed()
 
     # -- turns
 

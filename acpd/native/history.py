@@ -1,7 +1,7 @@
-"""What a model remembers of a session, always in a shape that every provider takes: no call without its result.
+r"""What a model remembers of a session, always in a shape that every provider takes: no call without its result.
 
     begin --> answered --> [results --> answered ...] --> close
-                       \\-> partial (a stream that was cut or cancelled)
+                       \-> partial (a stream that was cut or cancelled)
 
 Nothing here awaits, so that a cancelled turn cannot leave anything half done. A response that broke off is kept as far as
 its text goes: half a call, and thoughts whose signature is missing, are refused by providers. What is kept between
@@ -11,7 +11,6 @@ processes is JSON of pydantic_ai's messages with the session's cost, the state `
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -141,6 +140,8 @@ def _interrupted(call: ToolCallPart, why: str) -> ToolReturnPart:
 
 def with_own_ids(response: ModelResponse) -> ModelResponse:
     """The response with an id for each call: some servers number the calls of each answer anew, or give them all the same."""
+    from dataclasses import replace  # imports inspect
+
     from pydantic_ai.messages import ToolCallPart
 
     seen: set[str] = set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,7 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 from acpd.errors import ConnectionBroken, RequestError
 from acpd.native.history import History, with_own_ids
-from acpd.native.outcomes import Limits, Outcome, StreamCut, brief, outcome, refused, too_long, too_many, wait_before, without
+from acpd.native.outcomes import (
+    LIMITS,
+    Limits,
+    Outcome,
+    StreamCut,
+    brief,
+    empty,
+    is_known,
+    outcome,
+    refused,
+    too_long,
+    too_many,
+    wait_before,
+    without,
+)
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse, ModelResponseStreamEvent, ToolCallPart, ToolReturnPart, UserContent
@@ -45,7 +60,7 @@ class Loop:
         instructions: Callable[[], Awaitable[str]],
         thought: str = "default",
         secrets: Sequence[str] = (),
-        limits: Limits = Limits(),
+        limits: Limits = LIMITS,
         saving: Callable[[], None] = lambda: None,
     ) -> None:
         self._turn = turn
@@ -70,8 +85,8 @@ class Loop:
         except (ConnectionBroken, RequestError):
             raise
         except Exception as error:  # noqa: BLE001  the SDKs raise what they like; a turn ends, whatever it was
-            ended = outcome(error, self._loaded.chosen, self._secrets)
-            if "stderr" in ended.text:
+            ended = outcome(error, self._loaded.chosen, self._secrets, begun=self._heard)
+            if not is_known(error):
                 sys.stderr.write(without("".join(traceback.format_exception(error)), self._secrets))
         finally:
             self._history.close()
@@ -88,7 +103,7 @@ class Loop:
             if response.finish_reason == "length":
                 return too_long(chosen)
             if not response.tool_calls:
-                return Outcome("", stop="end_turn")
+                return Outcome("", stop="end_turn") if response.parts else empty(chosen)
             await self._call(response.tool_calls)
             self._saving()
         return too_many(self._limits)
@@ -107,7 +122,7 @@ class Loop:
                 wait = None if self._heard else wait_before(error, attempt, self._limits)
                 if wait is None:
                     raise
-                words = brief(error)
+                words = brief(error, self._loaded.chosen)
             again = f"trying again in {wait:.0f} s, attempt {attempt + 1} of {self._limits.attempts}"
             self._turn.session.notice("warning", f"{self._loaded.chosen.title}: {words}", again)
             await asyncio.sleep(wait)
@@ -207,10 +222,8 @@ class Loop:
         usage = response.usage
         if not usage.input_tokens and not usage.output_tokens:
             return
-        try:
+        with contextlib.suppress(LookupError, ValueError, AssertionError):
             self._history.spend(float(response.cost().total_price))
-        except (LookupError, ValueError, AssertionError):
-            pass
         cost = None if self._history.cost is None else (self._history.cost, "USD")
         self._turn.session.used(usage.input_tokens + usage.output_tokens, self._loaded.window, cost)
 

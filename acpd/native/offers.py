@@ -32,6 +32,7 @@ class Offers:
         self._tasks = tasks
         self._others: dict[str, tuple[Chosen, ...]] = {}
         """What each provider has said that it has."""
+        self._asked: set[str] = set()
         self._loading: dict[Chosen, asyncio.Task[Loaded]] = {}
         self._searching: asyncio.Task[None] | None = None
         try:
@@ -52,18 +53,22 @@ class Offers:
                 found.setdefault(each.id, each)
         return tuple(found.values())
 
-    def named(self, identifier: str) -> Chosen | None:
-        """The model of this id, if it can be chosen. Of a provider that has not said what it has, any."""
+    def named(self, identifier: str) -> Chosen:
+        """How the model of this id is reached. Raises ModelUnusable if that is no PROVIDER:NAME."""
         for each in self.all():
             if each.id == identifier:
                 return each
+        return self._at_home(models.parse(identifier, self.env))
+
+    def has(self, identifier: str) -> bool:
+        """Whether the model of this id can be chosen. Of a provider that has not said what it has, any."""
+        if any(each.id == identifier for each in self.all()):
+            return True
         try:
-            chosen = models.parse(identifier, self.env)
+            chosen = self.named(identifier)
         except AcpdError:
-            return None
-        chosen = self._at_home(chosen)
-        reachable = bool(chosen.base_url or models.key_of(chosen.provider, self.env))
-        return chosen if reachable and chosen.provider not in self._others else None
+            return False
+        return chosen.provider not in self._others and bool(chosen.base_url or models.key_of(chosen.provider, self.env))
 
     def _at_home(self, chosen: Chosen) -> Chosen:
         """Where the usual model is, if it shares its key: that goes to no other server."""
@@ -83,6 +88,19 @@ class Offers:
         if local := await models.find_ollama(self.env):
             self.usual = local[0]
             self._others["ollama"] = local
+
+    async def look(self, like: Chosen) -> bool:
+        """Ask the provider, once, which models it has; True: it has said so now."""
+        if like.provider in self._others or like.provider in self._asked or like.provider not in PROVIDERS:
+            return False
+        self._asked.add(like.provider)
+        from acpd.native.listing import listed
+
+        self._others[like.provider] = await asyncio.to_thread(listed, like, self.env)
+        if not self._others[like.provider]:
+            del self._others[like.provider]  # it has not said that it has none
+            return False
+        return True
 
     async def loaded(self, chosen: Chosen) -> Loaded:
         """The model, ready to be asked. Raises ModelUnusable. Cancelling this leaves the import alone."""

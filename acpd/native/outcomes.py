@@ -17,7 +17,6 @@ part only, and with every key that the environment has taken out.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -44,8 +43,11 @@ class Limits(NamedTuple):
     silence: float = 300.0
 
 
+LIMITS = Limits()
+
+
 class StreamCut(Exception):
-    """An answer broke off before its end."""
+    """An answer broke off before its end, without an error."""
 
 
 class Outcome(NamedTuple):
@@ -57,103 +59,125 @@ class Outcome(NamedTuple):
     forget: bool = False
 
 
+class _Cause(NamedTuple):
+    """`kind`: a class of pydantic_ai.exceptions, or one of ours. In `text`: {provider}, {model}, {http} the status, {wait} what
+    was asked for, {said} the provider's own words. `passes`: it may be over in a moment. `brief`: for a notice.
+    """
+
+    kind: str
+    text: str
+    stop: Stop | None = None
+    code: int = INTERNAL_ERROR
+    forget: bool = False
+    passes: bool = False
+    brief: str = ""
+
+
+_KEPT = "Your prompt is kept: say `go on` in a while.{said}"
+_CAUSES = (
+    _Cause(
+        "ModelAuthenticationError",
+        "{provider} did not accept the key{http}. Set the right one, or run: acpd-agent --setup",
+        code=AUTH_REQUIRED,
+    ),
+    _Cause("ModelNotFoundError", "{provider} has no model {name}{http}, or its address is wrong. Choose another model.{said}"),
+    _Cause(
+        "ModelContextWindowExceededError",
+        "The conversation is too long for {model}{http}. This prompt was left out of what the model remembers: go on with a "
+        "shorter one, choose a model with a larger context, or begin a new session.",
+        stop="max_tokens",
+        forget=True,
+    ),
+    _Cause(
+        "ModelQuotaExceededError",
+        "The account at {provider} has no credit or quota left{http}. Top it up, or choose another model.{said}",
+    ),
+    _Cause(
+        "ModelRateLimitError",
+        "{provider} takes no more requests at the moment{http}{wait}. " + _KEPT,
+        passes=True,
+        brief="too many requests{http}",
+    ),
+    _Cause("ModelUnavailableError", "{provider} is overloaded{http}. " + _KEPT, passes=True, brief="overloaded{http}"),
+    _Cause("ModelServerError", "{provider} failed{http}. " + _KEPT, passes=True, brief="it failed{http}"),
+    _Cause("ModelTimeoutError", "{provider} did not answer in time. " + _KEPT, passes=True, brief="no answer in time"),
+    _Cause("ModelRequestTimeout", "{provider} did not answer in time. " + _KEPT),
+    _Cause("ModelConnectionError", "{provider} cannot be reached. " + _KEPT, passes=True, brief="it cannot be reached"),
+    _Cause("ModelRequestRejectedError", "{provider} rejected the request{http}.{said}"),
+    _Cause("ModelAPIError", "{provider} failed{http}. " + _KEPT),
+    _Cause(
+        "ContentFilterError",
+        "{provider} refused this. The prompt was left out of what the model remembers.",
+        stop="refusal",
+        forget=True,
+    ),
+    _Cause("StreamCut", "The answer of {model} ended before it began. " + _KEPT, passes=True, brief="an empty answer"),
+    _Cause(
+        "UnexpectedModelBehavior", "{model} gave an answer that cannot be read. " + _KEPT, passes=True, brief="an empty answer"
+    ),
+    _Cause("UserError", "{model} cannot be asked this.{said}"),
+)
+"""The first whose kind an error has counts: subclasses come before their bases."""
+_UNKNOWN = _Cause("", "acpd-agent failed while it talked to {model} ({class}); its stderr says where.")
+_ENDED = {"ModelAuthenticationError", "ModelContextWindowExceededError", "ContentFilterError", "ModelQuotaExceededError"}
+"""What has its own words also when the answer had begun."""
+
+
+def _cause(error: Exception) -> _Cause:
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return next((cause for cause in _CAUSES if cause.kind in kinds), _UNKNOWN)
+
+
+def is_known(error: Exception) -> bool:
+    return _cause(error) is not _UNKNOWN
+
+
 def wait_before(error: Exception, attempt: int, limits: Limits) -> float | None:
     """Seconds until another attempt of a request that failed for the `attempt`th time, counted from 1; None: give up.
 
     A provider that asks for more than `limits.patience` is not waited for.
     """
-    from pydantic_ai import exceptions as known
-
-    passing = (known.ModelRateLimitError, known.ModelServerError, known.ModelUnavailableError, known.ModelConnectionError)
-    if attempt >= limits.attempts or not (isinstance(error, passing) or _is_conflict(error)):
+    if attempt >= limits.attempts or not _cause(error).passes:
         return None
     asked: float | None = getattr(error, "retry_after", None)
     if asked is not None:
         return asked if asked <= limits.patience else None
+    import random  # 8 ms
+
     longest = min(float(2**attempt), limits.patience)
     return longest * random.uniform(0.5, 1.0)  # noqa: S311  so that many agents do not come back at once
 
 
-def _is_conflict(error: Exception) -> bool:
-    return getattr(error, "status_code", 0) in {408, 409, 425}
+def brief(error: Exception, chosen: Chosen) -> str:
+    """What passes, in some words: for a notice."""
+    return _filled(_cause(error).brief, error, chosen, ())
 
 
-def brief(error: Exception) -> str:
-    """What happened, in some words: for a notice."""
+def outcome(error: Exception, chosen: Chosen, secrets: Sequence[str] = (), *, begun: bool = False) -> Outcome:
+    """How a turn ends whose request has failed for good. `begun`: after something of its answer was heard."""
+    cause = _cause(error)
+    text = cause.text
+    if begun and cause is not _UNKNOWN and cause.kind not in _ENDED:
+        why = f" ({cause.brief})" if cause.brief and cause.kind not in {"StreamCut", "UnexpectedModelBehavior"} else ""
+        text = (
+            f"The answer of {{model}} broke off before its end{why}. What was said so far is kept: say `go on`, or ask again."
+        )
+    return Outcome(_filled(text, error, chosen, secrets), cause.stop, cause.code, cause.forget)
+
+
+def _filled(text: str, error: Exception, chosen: Chosen, secrets: Sequence[str]) -> str:
     status = getattr(error, "status_code", None)
-    from pydantic_ai import exceptions as known
-
-    if isinstance(error, known.ModelRateLimitError):
-        return f"too many requests (HTTP {status or 429})"
-    if isinstance(error, known.ModelUnavailableError):
-        return "the provider is overloaded" + (f" (HTTP {status})" if status else "")
-    if isinstance(error, known.ModelTimeoutError | known.ModelRequestTimeout):
-        return "the provider did not answer in time"
-    if isinstance(error, known.ModelConnectionError):
-        return "the provider cannot be reached"
-    return f"the provider failed (HTTP {status})" if status else "the provider failed"
-
-
-def outcome(error: Exception, chosen: Chosen, secrets: Sequence[str] = ()) -> Outcome:
-    """How a turn ends whose request has failed for good."""
-    from pydantic_ai import exceptions as known
-
-    if isinstance(error, StreamCut):
-        return Outcome(
-            f"The answer of {chosen.id} broke off before its end. What was said so far is kept: say `go on`, or ask again."
-        )
-    if isinstance(error, known.ContentFilterError):
-        return refused(chosen, "")
-    if isinstance(error, known.ModelAPIError):
-        return _of_provider(error, chosen, _quoted(error, secrets))
-    if isinstance(error, known.UnexpectedModelBehavior):
-        return Outcome(f"{chosen.id} gave an answer that cannot be read: {without(error.message, secrets)[:QUOTE]}. Ask again.")
-    if isinstance(error, known.UserError):
-        return Outcome(f"{chosen.id} cannot be asked this: {without(error.message, secrets)[:QUOTE]}")
-    return Outcome(
-        f"acpd-agent failed while it talked to {chosen.id} ({type(error).__name__}); its stderr says where. What was said so far is kept."
-    )
-
-
-def _of_provider(error: Exception, chosen: Chosen, said: str) -> Outcome:
-    from pydantic_ai import exceptions as known
-
-    status = getattr(error, "status_code", None)
-    number = f" (HTTP {status})" if status else ""
-    if isinstance(error, known.ModelAuthenticationError):
-        return Outcome(
-            f"{chosen.title} did not accept the key{number}. Set the right one, or run: acpd-agent --setup", code=AUTH_REQUIRED
-        )
-    if isinstance(error, known.ModelNotFoundError):
-        return Outcome(
-            f"{chosen.title} has no model {chosen.name}{number}, or its address is wrong. Choose another model.{said}"
-        )
-    if isinstance(error, known.ModelContextWindowExceededError):
-        return Outcome(
-            f"The conversation is too long for {chosen.id}{number}. This prompt was left out of what the model remembers: "
-            "go on with a shorter one, choose a model with a larger context, or begin a new session.",
-            stop="max_tokens",
-            forget=True,
-        )
-    if isinstance(error, known.ModelQuotaExceededError):
-        return Outcome(
-            f"The account at {chosen.title} has no credit or quota left{number}. Top it up, or choose another model.{said}"
-        )
-    if isinstance(error, known.ModelRateLimitError):
-        return Outcome(
-            f"{chosen.title} takes no more requests at the moment{number}{_after(error)}. Your prompt is kept: say `go on`.{said}"
-        )
-    if isinstance(error, known.ModelRequestRejectedError):
-        return Outcome(f"{chosen.title} rejected the request{number}.{said}")
-    words = brief(error)
-    return Outcome(
-        f"{words[0].upper()}{words[1:]}: {chosen.id} gave no answer. Your prompt is kept: say `go on` in a while.{said}"
-    )
-
-
-def _after(error: Exception) -> str:
-    seconds: float | None = getattr(error, "retry_after", None)
-    return "" if seconds is None else f"; it asks to wait {seconds:.0f} s"
+    wait: float | None = getattr(error, "retry_after", None)
+    values = {
+        "provider": chosen.title,
+        "model": chosen.id,
+        "name": chosen.name,
+        "http": f" (HTTP {status})" if status else "",
+        "wait": "" if wait is None else f"; it asks to wait {wait:.0f} s",
+        "said": _quoted(error, secrets),
+        "class": type(error).__name__,
+    }
+    return text.format_map(values)
 
 
 def refused(chosen: Chosen, said: str) -> Outcome:
@@ -176,15 +200,21 @@ def too_many(limits: Limits) -> Outcome:
     )
 
 
+def empty(chosen: Chosen) -> Outcome:
+    return Outcome(f"{chosen.id} gave an empty answer: ask again.", stop="end_turn")
+
+
 def _quoted(error: Exception, secrets: Sequence[str]) -> str:
-    """The provider's own words, where it has some."""
-    body = getattr(error, "body", None)
+    """The provider's own words, where it has some; UserError: pydantic_ai's."""
+    body: object = getattr(error, "body", None)
     if isinstance(body, dict):
         inner = body.get("error", body)
         body = inner.get("message") if isinstance(inner, dict) else inner
+    elif body is None and type(error).__name__ == "UserError":
+        body = str(error)
     if not isinstance(body, str) or not body.strip():
         return ""
-    return f" It said: {without(body.strip(), secrets)[:QUOTE]}"
+    return f" It said: {' '.join(without(body, secrets).split())[:QUOTE]}"
 
 
 def without(text: str, secrets: Sequence[str]) -> str:

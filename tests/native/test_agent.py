@@ -58,7 +58,9 @@ def launch(server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         yield launched
 
 
-@pytest.mark.parametrize("dialect", ["chat", "responses", "anthropic", "gemini"])
+@pytest.mark.parametrize(
+    "dialect", ["chat", *(pytest.param(each, marks=pytest.mark.e2e) for each in ("responses", "anthropic", "gemini"))]
+)
 def test_a_conversation_with_a_tool(launch: Launch, dialect: str, tmp_path: Path) -> None:
     """A prompt is answered by the model with the tools of the agent, whatever provider it is."""
     (tmp_path / "a.txt").write_text("canary in a file")
@@ -72,6 +74,7 @@ def test_a_conversation_with_a_tool(launch: Launch, dialect: str, tmp_path: Path
     assert editor.kinds("usage_update")
 
 
+@pytest.mark.e2e
 def test_memory_comes_back_in_another_process(launch: Launch, server: ModelServer) -> None:
     """What acpd keeps of a session is what the model remembers after a restart, for load and resume alike."""
     kept: Json = {}
@@ -96,6 +99,7 @@ def values(result: Json) -> dict[str, str]:
     return {option["id"]: option["currentValue"] for option in result["configOptions"]}
 
 
+@pytest.mark.e2e
 def test_an_error_is_in_the_conversation_and_in_the_answer(launch: Launch, server: ModelServer) -> None:
     """A wrong key is told in the conversation, answered with -32000, and shown nowhere; the next prompt works."""
     editor = launch("chat")
@@ -109,6 +113,7 @@ def test_an_error_is_in_the_conversation_and_in_the_answer(launch: Launch, serve
     assert "well" in "".join(editor.says(name, "[[say well]]"))
 
 
+@pytest.mark.e2e
 def test_a_cancel_stops_the_model(launch: Launch, server: ModelServer) -> None:
     """A cancelled prompt is answered `cancelled`, and what was seen of its answer is remembered."""
     whole = answer("anthropic", "half of it")
@@ -124,8 +129,10 @@ def test_a_cancel_stops_the_model(launch: Launch, server: ModelServer) -> None:
     assert "half of it" in json.dumps(server.bodies[-1])
 
 
+@pytest.mark.e2e
 def test_the_model_is_an_option(launch: Launch, server: ModelServer) -> None:
-    """Another model of a provider whose key is there can be chosen, and is asked from then on; one that is none cannot."""
+    """A model that the provider has not spoken of yet can be chosen too, and is asked from then on; what is none cannot."""
+    server.silent = True
     editor = launch("anthropic")
     name = editor.new()
     wrong = editor.call("session/set_config_option", {"sessionId": name, "configId": "model", "value": "nonsense"})
@@ -134,6 +141,22 @@ def test_the_model_is_an_option(launch: Launch, server: ModelServer) -> None:
     assert "anthropic:claude-haiku-5-5" == values(editor.call("session/set_config_option", params)["result"])["model"]
     editor.says(name, "[[say x]]")
     assert "claude-haiku-5-5" == server.bodies[-1]["model"]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("dialect", ["chat", "anthropic", "gemini"])
+def test_the_models_of_a_provider_are_offered(launch: Launch, dialect: str) -> None:
+    """What the provider says that it has is in the option `model` a moment later, and a name that it has not is refused."""
+    editor = launch(dialect)
+    name = editor.new()
+    provider = CHOSEN[dialect][0]
+    update = editor.until(lambda message: f"{provider}:fake-model" in json.dumps(message))["params"]["update"]
+    assert "config_option_update" == update["sessionUpdate"]
+    params = {"sessionId": name, "configId": "model", "value": f"{provider}:fake-model"}
+    assert f"{provider}:fake-model" == values(editor.call("session/set_config_option", params)["result"])["model"]
+    editor.says(name, "[[say x]]")
+    wrong = editor.call("session/set_config_option", {**params, "value": f"{provider}:another"})
+    assert -32602 == wrong["error"]["code"]
 
 
 def test_without_a_model_it_is_the_offline_agent(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +171,7 @@ def test_without_a_model_it_is_the_offline_agent(launch: Launch, monkeypatch: py
         assert "hello" in "".join(editor.says(session, "say hello"))
 
 
+@pytest.mark.e2e
 def test_what_cannot_be_used_is_told(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     """A configured model without its key is an error of the prompt that names the variable, and no crash."""
     monkeypatch.delenv("OPENAI_API_KEY")
@@ -160,6 +184,7 @@ def test_what_cannot_be_used_is_told(launch: Launch, monkeypatch: pytest.MonkeyP
         assert "OPENAI_API_KEY" in error["message"]
 
 
+@pytest.mark.e2e
 def test_session_new_is_answered_before_any_model_is_imported(launch: Launch) -> None:
     """session/new does not wait for the model's library: it is not there yet when the answer is."""
     editor = launch("anthropic")
@@ -168,6 +193,7 @@ def test_session_new_is_answered_before_any_model_is_imported(launch: Launch) ->
     assert "pydantic_core" not in maps
 
 
+@pytest.mark.e2e
 def test_the_end_of_the_client_ends_it_at_once(launch: Launch) -> None:
     """EOF ends the agent while it imports a model's library."""
     editor = launch("anthropic")

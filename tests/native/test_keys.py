@@ -108,7 +108,5 @@ def test_a_session_cannot_take_a_key_elsewhere(env: dict[str, str], chosen: str)
     url = "http://localhost:1/v1"
     settings = Settings(model="openai:m", base_url=url, api_key_env="MINE")
     offers = Offers(settings, {**env, "MINE": "mine"}, Tasks(lambda _, error: None))
-    found = offers.named(chosen)
-    assert found is not None
-    assert url == found.base_url
+    assert url == offers.named(chosen).base_url
     assert {url} == {each.base_url for each in offers.all()}

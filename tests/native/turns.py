@@ -24,7 +24,7 @@ CHOSEN = {
     "gemini": ("google", "gemini-3.8-flash", ""),
 }
 KEY = "sk-canary-1234567890"
-ENV = {name: KEY for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY")}
+ENV: dict[str, str] = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY"), KEY)
 QUICK = Limits(requests=5, attempts=3, patience=0.02, first=10, silence=10)
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import itertools
 import json
+import select
 import threading
 from collections.abc import Generator, Iterable
 from http.server import ThreadingHTTPServer
@@ -30,7 +32,7 @@ def _shared() -> Any:
     return module
 
 
-fake_model = _shared()
+_Handler: Any = _shared().Handler
 
 
 class ModelServer:
@@ -45,19 +47,17 @@ class ModelServer:
         self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.wrong: list[str] = []
+        self.silent = False
+        """It does not say which models it has."""
         self.stalled = threading.Event()
         """Set while an answer is held back, see STALL."""
         self.go_on = threading.Event()
-        server = self
-
-        class Handler(fake_model.Handler):  # type: ignore[misc,name-defined]
-            def do_POST(self) -> None:
-                server._post(self)
-
-            def plain_post(self) -> None:
-                super().do_POST()
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.left = threading.Event()
+        """The client has closed the connection while its answer was held back."""
+        posted, got = self._post, self._get
+        methods = {"do_POST": lambda request: posted(request), "do_GET": lambda request: got(request)}  # noqa: PLW0108  to be bound
+        handler: Any = type("Handler", (_Handler,), methods)
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_port}"
         threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
@@ -72,7 +72,7 @@ class ModelServer:
         if not self.canned:
             handler.rfile = io.BytesIO(raw)
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                handler.plain_post()
+                _Handler.do_POST(handler)
             return
         answer = self.canned.pop(0)
         handler.close_connection = True
@@ -81,8 +81,17 @@ class ModelServer:
             handler.wfile.write(before)
             if stall:
                 self.stalled.set()
-                self.go_on.wait(20)
+                while not self.go_on.is_set():
+                    if select.select([handler.connection], [], [], 0.01)[0]:
+                        self.left.set()
+                        return
                 handler.wfile.write(after)
+
+    def _get(self, handler: Any) -> None:
+        if self.silent:
+            handler.send_json({"error": {"message": "not found"}}, 404)
+        else:
+            _Handler.do_GET(handler)
 
     def close(self) -> None:
         self.go_on.set()
@@ -144,8 +153,8 @@ def _pairs(steps: list[tuple[list[str], list[str]]]) -> Iterable[str]:
 
 
 def _in_turns(roles: list[str]) -> Iterable[str]:
-    """Users and models speak in turns; a model may speak twice with results between (which are no role of their own in chat)."""
-    for number, (one, other) in enumerate(zip(roles, roles[1:], strict=False)):
+    """Users and models speak in turns; a model may speak twice with results between, which are no role of their own in chat."""
+    for number, (one, other) in enumerate(itertools.pairwise(roles)):
         if one == other == "user":
             yield f"message {number}: two messages of the user after one another: {roles}"
 
@@ -182,8 +191,8 @@ def http(status: int, body: Json, **headers: str) -> bytes:
     """An answer that is no stream. `headers`: retry_after is Retry-After."""
     raw = json.dumps(body).encode()
     given = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-    head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n{given}Connection: close\r\n\r\n"
-    return head.encode() + raw
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n{given}"
+    return f"{head}Connection: close\r\n\r\n".encode() + raw
 
 
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
