@@ -10,11 +10,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from acpd import ownagent
 from acpd.errors import AcpdError, ConfigError
 from acpd.native import keys, models
+from acpd.native.listing import listed
 from acpd.native.settings import Settings, arguments, load
 from acpd.stores import resolve
 
@@ -27,7 +28,8 @@ OTHER_KEY = "MODEL_API_KEY"
 """The variable of a key for a server that is no provider's own."""
 TRIAL = 60.0
 """Seconds that a model may take to say a word; some are loaded first."""
-LISTING = 5.0
+LISTED = 30
+"""Models of a server that are offered by number."""
 OFFERED = ("anthropic", "openai", "google", "openrouter", "deepseek", "dashscope", "ollama")
 
 
@@ -163,7 +165,8 @@ def _asked_server(terminal: Terminal) -> Wish:
         if url:
             break
     key = _asked_key(terminal, "Its key, not shown (empty: it needs none)")
-    names = _listed(url, key)
+    chosen = models.Chosen("openai", "", url)
+    names = [each.name for each in listed(chosen, {"OPENAI_API_KEY": key})][:LISTED]
     name = names[terminal.choose("Model", names)] if names else terminal.ask("Model")
     return Wish(f"openai:{name}", url, OTHER_KEY if key else "", key)
 
@@ -172,21 +175,6 @@ def _asked_key(terminal: Terminal, question: str) -> str:
     while (key := terminal.secret(question)) and not keys.is_key(key):
         terminal.say("That is no key: it has characters that cannot be sent.")
     return key
-
-
-def _listed(url: str, key: str) -> list[str]:
-    """The models that a server lists, at most 30; none if it lists none."""
-    import urllib.request
-
-    import msgspec
-
-    request = urllib.request.Request(f"{url.rstrip('/')}/models", headers={"Authorization": f"Bearer {key}"} if key else {})  # noqa: S310  http or https: _asked_server has looked
-    try:
-        with urllib.request.urlopen(request, timeout=LISTING) as answer:  # noqa: S310
-            found: Any = msgspec.json.decode(answer.read(1 << 20))
-        return [str(model["id"]) for model in found["data"]][:30]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
 
 
 # -- trying it
