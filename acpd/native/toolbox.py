@@ -29,6 +29,8 @@ MAX_TEXT = 64 * 1024
 """Bytes of UTF-8 of an output that a model is given."""
 WRITE = "write"
 """The scope of a change to a file inside the session's folders."""
+_SCOPES = {WRITE: "changes to files in the session's folders"}
+"""How the question calls a scope, where that is not its own name."""
 REFUSED = "The user refused this call. Do not do it in another way: go on without it, or ask the user what to do."
 
 
@@ -134,7 +136,11 @@ async def _called(turn: Turn, tool: Tool, given: Mapping[str, Any], about: _Abou
     async with turn.tool(title, kind=tool.kind, name=tool.name, input=given, locations=where) as call:
         try:
             ready = await tool.prepare(turn, call, given)
-            if scope and not (mode == "code" and scope == WRITE) and not await turn.allowed(call, scope, title):
+            if (
+                scope
+                and not (mode == "code" and scope == WRITE)
+                and not await turn.allowed(call, scope, _SCOPES.get(scope, scope))
+            ):
                 raise ToolFailed(REFUSED)
             await call.start()
             output = await tool.run(turn, call, ready)

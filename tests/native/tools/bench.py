@@ -15,6 +15,7 @@ from typing import Any
 
 from acpd.api.agent import Agent
 from acpd.api.connection import Connection
+from acpd.api.session import Session
 from acpd.api.shapes import Stop
 from acpd.api.turn import Turn
 from acpd.errors import METHOD_NOT_FOUND, RequestError
@@ -37,6 +38,10 @@ class ToolAgent(Agent):
         self.toolbox = toolbox
         self.outputs: list[ToolOutput] = []
         self.running = asyncio.Event()
+        self.session: Session | None = None
+
+    async def opened(self, session: Session, /) -> None:
+        self.session = session
 
     async def prompt(self, turn: Turn, /) -> Stop | None:
         for name, arguments in json.loads(turn.text):
@@ -116,8 +121,9 @@ class Bench:
         self.id = answer["sessionId"]
 
     @property
-    def session(self) -> Any:
-        return self.connection._sessions[self.id].session
+    def session(self) -> Session:
+        assert self.agent.session is not None
+        return self.agent.session
 
     def mode(self, mode: str) -> None:
         self.session.choices["mode"] = mode
@@ -133,6 +139,10 @@ class Bench:
         stop: str = (await self.ask("session/prompt", sessionId=self.id, prompt=prompt))["stopReason"]
         return stop
 
+    def begin(self, calls: list[list[object]]) -> asyncio.Task[str]:
+        """A turn that goes on while the test does."""
+        return self.connection.tasks.spawn(self.prompt(calls), name="turn", watched=True)
+
     def cancel(self) -> None:
         self.client.peer.notify("session/cancel", encode({"sessionId": self.id}))
 
@@ -147,9 +157,7 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def bench(
-    root: Path, can: Json | None = None, *more: Path, toolbox: Toolbox | None = None
-) -> AsyncGenerator[Bench]:
+async def bench(root: Path, can: Json | None = None, *more: Path, toolbox: Toolbox | None = None) -> AsyncGenerator[Bench]:
     root.mkdir(exist_ok=True)
     agent = ToolAgent(toolbox or Toolbox(kit()))
     connection = Connection(agent)
@@ -157,7 +165,7 @@ async def bench(
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
     for peer, end in ((connection.peer, ours), (client.peer, theirs)):
-        end.setblocking(False)  # noqa: FBT003
+        end.setblocking(False)
         transport, _ = await loop.create_connection(lambda peer=peer: peer, sock=end)  # type: ignore[misc]
         peer.use_writer(transport)
         peer.use_reader(transport)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.native.tools.bench import Bench, bench
+from tests.native.tools.bench import Bench, Json, bench
 
 
 async def test_an_edit_is_shown_before_it_is_asked_for(work: Bench) -> None:
@@ -17,7 +17,12 @@ async def test_an_edit_is_shown_before_it_is_asked_for(work: Bench) -> None:
     file = work.root / "a.py"
     file.write_text("x = 1\ny = 2\n")
     before: list[str] = []
-    work.client.decide = lambda _: before.append(file.read_text()) or "yes"
+
+    def decide(_: Json) -> str:
+        before.append(file.read_text())
+        return "yes"
+
+    work.client.decide = decide
     output = await work.call("edit", path="a.py", old="x = 1", new="x = 3")
     assert (before, file.read_text()) == (["x = 1\ny = 2\n"], "x = 3\ny = 2\n")
     assert ["pending", "tool_call_update", "ask", "in_progress", "completed"] == work.client.seen
@@ -112,7 +117,12 @@ async def test_a_file_that_changed_meanwhile_is_not_written(work: Bench) -> None
     """What the user was shown is what is done, or nothing: a change while they decide is an error."""
     file = work.root / "a"
     file.write_text("one\n")
-    work.client.decide = lambda _: file.write_text("one, changed\n") and "yes"
+
+    def decide(_: Json) -> str:
+        file.write_text("one, changed\n")
+        return "yes"
+
+    work.client.decide = decide
     output = await work.call("edit", path="a", old="one", new="two")
     assert output.failed
     assert "changed meanwhile" in output.text
@@ -154,7 +164,12 @@ async def test_no_text_is_no_edit(work: Bench) -> None:
     """A binary file, a missing one and an edit that changes nothing are errors, and nobody is asked."""
     (work.root / "b").write_bytes(b"\xff\xfe")
     (work.root / "a").write_text("a")
-    for arguments in ({"path": "b", "old": "a"}, {"path": "none", "old": "a"}, {"path": "a", "old": "a"}, {"path": "a", "old": ""}):
+    for arguments in (
+        {"path": "b", "old": "a"},
+        {"path": "none", "old": "a"},
+        {"path": "a", "old": "a"},
+        {"path": "a", "old": ""},
+    ):
         output = await work.call("edit", {**arguments, "new": "a"})
         assert output.failed
     assert work.client.asked == []

@@ -89,12 +89,13 @@ async def test_a_catastrophic_pattern_ends(work: Bench, monkeypatch: pytest.Monk
     monkeypatch.setattr(walk.Budget.__init__, "__defaults__", (0.5,))
     plant(work.root, "a", text="a" * 5000 + "!\n")
     ticks, began = 0, time.monotonic()
-    call = asyncio.create_task(work.call("grep", pattern=pattern))
+    call = work.begin([["grep", {"pattern": pattern}]])
     while not call.done():
         await asyncio.wait([call], timeout=0.02)
         ticks += 1
     assert time.monotonic() - began < 5
-    output = await call
+    await call
+    output = work.agent.outputs[-1]
     assert "takes too long" in output.text or "Nothing" in output.text or "a\n1: " in output.text
     if "takes too long" in output.text:
         assert ticks >= 5
@@ -123,7 +124,7 @@ async def test_a_cancel_ends_a_search(work: Bench, monkeypatch: pytest.MonkeyPat
     """The turn is over at once when it is cancelled while a search runs."""
     monkeypatch.setattr(patterns, "SLOW", 0.3)
     plant(work.root, "a", text="a" * 60 + "b\n")
-    turn = asyncio.create_task(work.prompt([["grep", {"pattern": "(a|aa)+$"}]]))
+    turn = work.begin([["grep", {"pattern": "(a|aa)+$"}]])
     await work.agent.running.wait()
     while "in_progress" not in work.client.seen:
         work.client.changed.clear()

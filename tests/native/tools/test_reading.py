@@ -51,7 +51,9 @@ async def test_a_huge_file_costs_no_more_than_its_part(work: Bench) -> None:
     assert output.text == "1\tx\n2\tx\n[The file goes on: read it with line=3.]"
 
 
-@pytest.mark.parametrize(("start", "mime"), [(PNG, "image/png"), (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"), (b"GIF89a", "image/gif")])
+@pytest.mark.parametrize(
+    ("start", "mime"), [(PNG, "image/png"), (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"), (b"GIF89a", "image/gif")]
+)
 async def test_images_come_as_images(work: Bench, start: bytes, mime: str) -> None:
     """An image, known by its first bytes, is given as an image and shown to the user."""
     (work.root / "picture").write_bytes(start)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from acpd.native.tools.shellwords import only_program, scope
-from tests.native.tools.bench import Bench, bench
+from tests.native.tools.bench import Bench, Json, bench
 
 
 def alive(pid: int) -> bool:
@@ -58,7 +58,7 @@ async def test_a_command_is_asked_for_in_the_mode_code(work: Bench) -> None:
 
 
 async def test_a_refusal_is_remembered_too(work: Bench) -> None:
-    """ "Never" is about the same scope, and nobody is asked again."""
+    """The answer "never" is about the same scope, and nobody is asked again."""
     work.client.decide = lambda _: "never"
     for _ in range(2):
         assert (await work.call("run", command="touch a")).failed
@@ -75,8 +75,10 @@ async def test_a_command_has_a_time(work: Bench) -> None:
 
 async def test_a_cancelled_command_leaves_no_process(work: Bench) -> None:
     """After a cancel no process is left of what the command started, in whatever group or session."""
-    command = "sleep 100 & echo $! >> pids; setsid sleep 100 & echo $! >> pids; (trap '' TERM; echo $BASHPID >> pids; sleep 100)"
-    turn = asyncio.create_task(work.prompt([["run", {"command": command}]]))
+    command = (
+        "sleep 100 & echo $! >> pids; setsid sleep 100 & echo $! >> pids; (trap '' TERM; echo $BASHPID >> pids; sleep 100)"
+    )
+    turn = work.begin([["run", {"command": command}]])
     pids: list[int] = []
     deadline = time.monotonic() + 10
     while len(pids) < 3 and time.monotonic() < deadline:
@@ -93,11 +95,12 @@ async def test_a_cancel_at_any_step_leaves_no_process(work: Bench) -> None:
     """Wherever the cancel meets a run, it is over and nothing runs on."""
     for steps in range(12):
         marker = f"{steps}.{os.getpid()}.73"
-        turn = asyncio.create_task(work.prompt([["run", {"command": f"exec sleep {marker}"}]]))
+        turn = work.begin([["run", {"command": f"exec sleep {marker}"}]])
         for _ in range(steps * 3):
             await asyncio.sleep(0)
         work.cancel()
         assert await turn in {"cancelled", "end_turn"}
+        left: list[str] = []
         for _ in range(100):
             left = [pid for pid in os.listdir("/proc") if pid.isdigit() and marker in _command(pid)]
             if not left:
@@ -146,11 +149,16 @@ async def test_terminals_are_the_clients_where_it_has_them(tmp_path: Path) -> No
     """A client that has terminals runs the command, shows it in the call, and has it released in the end."""
     async with bench(tmp_path / "p", {"terminal": True}) as work:
         released: list[str] = []
+
+        def release(said: Json) -> Json:
+            released.append(said["terminalId"])
+            return {}
+
         work.client.handlers |= {
             "terminal/create": lambda _: {"terminalId": "t1"},
             "terminal/wait_for_exit": lambda _: {"exitCode": 0},
             "terminal/output": lambda _: {"output": "hello\n", "truncated": False},
-            "terminal/release": lambda said: released.append(said["terminalId"]) or {},
+            "terminal/release": release,
         }
         assert (await work.call("run", command="ls")).text == "hello\n[exit status 0]"
         assert work.shown()["content"] == [{"type": "terminal", "terminalId": "t1"}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -120,7 +119,7 @@ async def test_a_cancel_while_the_user_decides(work: Bench) -> None:
     """A turn that is cancelled while a permission is open does nothing and leaves no call open."""
     (work.root / "a").write_text("a")
     work.client.decide = lambda _: None
-    turn = asyncio.create_task(work.prompt([["edit", {"path": "a", "old": "a", "new": "b"}]]))
+    turn = work.begin([["edit", {"path": "a", "old": "a", "new": "b"}]])
     while not work.client.asked:
         work.client.changed.clear()
         await work.client.changed.wait()
