@@ -56,8 +56,9 @@ Listed = Callable[[list[types.Tool]], None]
 class Link:
     """An open connection. Requests raise what `cause` makes a text of."""
 
-    def __init__(self, session: ClientSession) -> None:
+    def __init__(self, session: ClientSession, refusal: web.Refusal) -> None:
         self._session = session
+        self._refusal = refusal
         self._ended = asyncio.Event()
         self._news = asyncio.Event()
         """The list of tools has changed, or the connection has ended."""
@@ -148,6 +149,14 @@ class Link:
         self._ended.set()
         self._news.set()
 
+    def is_over(self, error: BaseException) -> bool:
+        """Whether a request failed because the connection is no more."""
+        return isinstance(error, MCPError) and (error.code == CLOSED or self.was_forgotten(error))
+
+    def was_forgotten(self, error: BaseException) -> bool:
+        """Whether it failed because the server does not know our session any more: it was not done."""
+        return self._refusal.forgotten and isinstance(error, MCPError) and "session" in error.message.lower()
+
     async def call(self, tool: str, arguments: Mapping[str, Any], progress: ProgressFnT) -> types.CallToolResult:
         """Cancelling it tells the server (notifications/cancelled)."""
         return await self._session.call_tool(tool, dict(arguments), progress_callback=progress)
@@ -213,7 +222,7 @@ async def connected(spec: Spec, child: Child | None, roots: tuple[Path, ...]) ->
     try:
         async with _streams(spec, child, refusal) as (messages, writing):
             stream = _Ending(messages)
-            async with _session(stream, writing, roots) as link:
+            async with _session(stream, writing, roots, refusal) as link:
                 stream.on_end = link.end
                 yield link
     except Exception as error:  # noqa: BLE001  the package's task groups raise whatever its transports meet; it costs this server only
@@ -222,7 +231,7 @@ async def connected(spec: Spec, child: Child | None, roots: tuple[Path, ...]) ->
 
 
 @asynccontextmanager
-async def _session(reading: Any, writing: Any, roots: tuple[Path, ...]) -> AsyncGenerator[Link]:
+async def _session(reading: Any, writing: Any, roots: tuple[Path, ...], refusal: web.Refusal) -> AsyncGenerator[Link]:
     links: list[Link] = []
 
     async def told(message: IncomingMessage) -> None:
@@ -236,7 +245,7 @@ async def _session(reading: Any, writing: Any, roots: tuple[Path, ...]) -> Async
     async with ClientSession(
         reading, writing, message_handler=told, list_roots_callback=list_roots, client_info=client
     ) as session:
-        links.append(Link(session))
+        links.append(Link(session, refusal))
         yield links[0]
 
 
@@ -267,18 +276,8 @@ def cause(error: BaseException) -> str:
         return f"its answer breaks the rules of MCP (at {places})"
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         return "it cannot be reached"
-    if is_over(error):
+    if isinstance(error, MCPError) and error.code == CLOSED:
         return ENDED
     if isinstance(error, TimeoutError | httpx2.TimeoutException):
         return "it did not answer in time"
     return (str(error) or type(error).__name__)[:1000]
-
-
-def is_over(error: BaseException) -> bool:
-    """Whether this request failed because the connection is no more."""
-    return isinstance(error, MCPError) and (error.code == CLOSED or error.message == "Session terminated")
-
-
-def was_lost(error: BaseException) -> bool:
-    """Whether the server has forgotten our session, e.g. after its restart: it did not do what was asked."""
-    return isinstance(error, MCPError) and error.message == "Session terminated"

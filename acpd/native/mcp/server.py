@@ -241,9 +241,9 @@ class Server:
             try:
                 return await make(link)
             except Exception as error:  # noqa: BLE001  whatever a server's answer does to the package costs this call only
-                if not self._package.is_over(error):
+                if not link.is_over(error):
                     raise self.failed(self._package.cause(error)) from None
-                lost = self._package.was_lost(error)
+                lost = link.was_forgotten(error)
                 if lost:
                     self._forgotten = True
                     link.end()

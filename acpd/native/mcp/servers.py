@@ -66,10 +66,9 @@ class Servers:
             await asyncio.wait(opening)
 
     async def _load(self) -> ModuleType:
-        """The module that needs the `mcp` package, which takes more than half a second to import."""
+        """The module that needs the `mcp` package."""
         if self._package is None:
-            loading = asyncio.to_thread(importlib.import_module, "acpd.native.mcp.link")
-            self._package = self._calls.spawn(loading, name="mcp-import", watched=True)
+            self._package = self._calls.spawn(asyncio.to_thread(_import), name="mcp-import", watched=True)
         return await asyncio.shield(self._package)
 
     def tools(self) -> Sequence[Tool]:
@@ -107,6 +106,12 @@ class Servers:
         finally:
             for server in self._servers:
                 server.kill()
+
+
+def _import() -> ModuleType:
+    """More than half a second. The package imports jsonschema at the first result with a schema, which would be on the loop."""
+    importlib.import_module("jsonschema")
+    return importlib.import_module("acpd.native.mcp.link")
 
 
 async def _cancel(tasks: Tasks, timeout: float) -> None:

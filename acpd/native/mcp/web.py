@@ -25,14 +25,18 @@ LONGEST = 32 * 1024 * 1024
 
 
 class Refusal:
-    """Looks at each answer. `status`: that of the last POST if it was an HTTP error, which the `mcp` package does not tell."""
+    """Looks at each answer, for what the `mcp` package does not tell."""
 
     def __init__(self) -> None:
         self.status = ""
+        """That of the last POST, if it was an HTTP error."""
+        self.forgotten = False
+        """The server may not know our session any more (404; some say 400), e.g. after its restart."""
 
     async def seen(self, response: httpx2.Response) -> None:
         if response.request.method == "POST":  # a server need not have the stream of a GET
             failed = response.status_code >= 400
+            self.forgotten = response.status_code in {400, 404} and "mcp-session-id" in response.request.headers
             self.status = f"HTTP {response.status_code} {response.reason_phrase}".strip() if failed else ""
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)

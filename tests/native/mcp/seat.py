@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, Self, cast
 
 from acpd.api.session import Session
 from acpd.api.shapes import McpServer, RemoteServer, StdioServer
@@ -32,7 +32,7 @@ class Call:
         self.shown: list[str] = []
         self.failed = False
 
-    async def __aenter__(self) -> Call:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -94,12 +94,12 @@ class Opened:
     def names(self) -> list[str]:
         return [tool.name for tool in self.servers.tools()]
 
-    async def call(self, name: str, **arguments: Any) -> ToolOutput:
+    async def call(self, name: str, /, **arguments: Any) -> ToolOutput:
         return await self.toolbox.call(cast("Turn", self.seat), name, arguments)
 
 
 @contextlib.asynccontextmanager
-async def opened(cwd: Path, *servers: McpServer, timeout: float = 10.0) -> AsyncIterator[Opened]:
+async def opened(cwd: Path, *servers: McpServer, timeout: float = 10.0) -> AsyncGenerator[Opened]:
     """The servers of a session, closed in the end."""
     seat = Seat(cwd, servers)
     own = Servers(cast("Session", seat), timeout=timeout)
@@ -120,6 +120,5 @@ def program(name: str, *args: str, label: str = "", **env: str) -> StdioServer:
     return StdioServer(label or name, sys.executable, (str(OWN / f"{name}.py"), *args), env)
 
 
-def remote(name: str, kind: str, url: str, **headers: str) -> RemoteServer:
-    assert kind == "http" or kind == "sse"
+def remote(name: str, kind: Literal["http", "sse"], url: str, **headers: str) -> RemoteServer:
     return RemoteServer(name, kind, url, tuple(headers.items()))
