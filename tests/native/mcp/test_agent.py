@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.native.mcp.seat import OWN
 from tests.native.mcp.test_process import new, stdio
 from tests.native.turns import CHOSEN
 from tests.support import proc
-from tests.support.client import Client
+from tests.support.client import Client, allow
 from tests.support.commands import acpd
 from tests.support.models import ModelServer, model_server
 from tests.support.paths import SHARED
@@ -39,11 +40,16 @@ def command() -> list[str]:
     return [AGENT, "--model", f"{provider}:{name}"]
 
 
+def answered(request: dict[str, Any]) -> dict[str, Any] | None:
+    """Yes to everything, as a client that keeps the agent's state."""
+    return {} if request["method"] == "_acpd/state" else allow(request)
+
+
 @pytest.mark.parametrize("behind", [False, True], ids=["alone", "behind acpd"])
 def test_a_model_calls_a_tool_of_a_server(model: ModelServer, tmp_path: Path, *, behind: bool) -> None:
     """Its name is offered to the model, the user is asked, the result comes back; nothing secret is stored or sent."""
     line = acpd("run", "--standalone", "--", *command()) if behind else command()
-    with Client(line, tmp_path / "home") as client:
+    with Client(line, tmp_path / "home", policy=answered) as client:
         client.initialize(session={"notices": {}})
         session = new(client, tmp_path, stdio(client, OWN / "rich.py", API_KEY="canary-4711-env"))
         assert "end_turn" == client.prompt(session, '[[tool rich_echo {"text": "from the model"}]]')
