@@ -40,7 +40,8 @@ LISTING = 10.0
 """Seconds for a list that has changed."""
 SETTLING = 0.2
 """Seconds between the news that a list has changed and its reading: they come in crowds."""
-CLOSED = types.CONNECTION_CLOSED
+CLOSED = "Connection closed"
+"""What the package says to requests when a connection ends; the same code is used where one answer is lost."""
 
 for _name in ("mcp", "client", "httpx2", "httpcore2"):  # their records hold what servers wrote: nothing of it is logged
     _logger = logging.getLogger(_name)
@@ -169,10 +170,6 @@ class Link:
         self._ended.set()
         self._news.set()
 
-    def is_over(self, error: BaseException) -> bool:
-        """Whether a request failed because the connection is no more."""
-        return isinstance(error, MCPError) and (error.code == CLOSED or self.was_forgotten(error))
-
     def was_forgotten(self, error: BaseException) -> bool:
         """Whether it failed because the server does not know our session any more: it was not done."""
         return self._refusal.forgotten and isinstance(error, MCPError) and "session" in error.message.lower()
@@ -249,7 +246,7 @@ async def connected(spec: Spec, child: Child | None, roots: tuple[Path, ...]) ->
             raise ServerFailed(messages.fault)
     except Exception as error:  # noqa: BLE001  the package's task groups raise whatever its transports meet; it costs this server only
         fault = messages.fault if isinstance(messages, Messages) else refusal.status
-        raise ServerFailed(fault or cause(error), unsent=_unsent(error)) from None
+        raise ServerFailed(fault or cause(error)) from None
 
 
 @asynccontextmanager
@@ -284,10 +281,6 @@ def _leaf(error: BaseException) -> BaseException:
     return error
 
 
-def _unsent(error: BaseException) -> bool:
-    return isinstance(_leaf(error), httpx2.ConnectError | httpx2.ConnectTimeout)
-
-
 def cause(error: BaseException) -> str:
     """What went wrong, in words, bounded; values are not hidden yet."""
     error = _leaf(error)
@@ -298,7 +291,7 @@ def cause(error: BaseException) -> str:
         return f"its answer breaks the rules of MCP (at {places})"
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         return "it cannot be reached"
-    if isinstance(error, MCPError) and error.code == CLOSED:
+    if isinstance(error, MCPError) and error.message == CLOSED:
         return ENDED
     if isinstance(error, TimeoutError | httpx2.TimeoutException):
         return "it did not answer in time"

@@ -68,7 +68,6 @@ class Server:
         self._wanted = asyncio.Event()
         self._over = asyncio.Event()
         """The newest connection has ended, and `why` says why."""
-        self._unsent = False
         self._failed_at = 0.0
         self._since = 0.0
         self._told = False
@@ -115,7 +114,7 @@ class Server:
 
     async def _connect(self) -> None:
         """One connection from its beginning to its end, whose cause is `why` then."""
-        self.why, self._unsent = "", False
+        self.why = ""
         try:
             async with asyncio.timeout(PATIENCE) as limit:
                 await self._talk(limit)
@@ -124,7 +123,7 @@ class Server:
         except TimeoutError:
             self.why = f"it did not answer within {PATIENCE:g} seconds"
         except ServerFailed as failed:
-            self.why, self._unsent = str(failed), failed.unsent
+            self.why = str(failed)
             await self._exited()
         finally:
             self.link = None
@@ -241,15 +240,15 @@ class Server:
             try:
                 return await make(link)
             except Exception as error:  # noqa: BLE001  whatever a server's answer does to the package costs this call only
-                if not link.is_over(error):
-                    raise self.failed(self._package.cause(error)) from None
-                lost = link.was_forgotten(error)
-                if lost:
+                if forgotten := link.was_forgotten(error):
                     self._forgotten = True
                     link.end()
-                await within(2, over.wait())
-                if last or not (lost or self._unsent):
-                    raise self.failed(f"it ended during this call: {self.why}. The next call connects again") from None
+                cause = self._package.cause(error)
+                if forgotten or cause == ENDED:
+                    await within(2, over.wait())
+                if last or not forgotten:
+                    ended = f"it ended during this call: {self.why}. The next call connects again"
+                    raise self.failed(ended if over.is_set() else cause) from None
         raise AssertionError("unreachable")
 
     async def _linked(self, timeout: float) -> Link:

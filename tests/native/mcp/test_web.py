@@ -128,6 +128,14 @@ async def test_a_big_result(tmp_path: Path, web: Web) -> None:
         assert "hi" == (await session.call("web_echo", text="hi")).text
 
 
+async def test_a_result_that_is_too_big(tmp_path: Path, web: Web) -> None:
+    """Above the limit a result fails, and only it."""
+    async with opened(tmp_path, remote("web", web.kind, web.url, **{"X-Key": SECRET})) as session:
+        assert (await session.call("web_big", size=40 << 20)).failed
+        assert "hi" == (await session.call("web_echo", text="hi")).text
+        assert (web.transport != "sse") == (session.seat.notices == [])
+
+
 async def test_cancelling(tmp_path: Path, web: Web) -> None:
     """A cancelled call is cancelled at the server."""
     async with opened(tmp_path, remote("web", web.kind, web.url, **{"X-Key": SECRET})) as session:

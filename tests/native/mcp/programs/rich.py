@@ -15,23 +15,8 @@ PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 100).decode()
 PAGE = 3
 MODERN = "2026-07-28"
 lock = threading.Lock()
-names = [
-    "echo",
-    "fail",
-    "image",
-    "audio",
-    "structured",
-    "links",
-    "env",
-    "slow",
-    "count",
-    "grow",
-    "child",
-    "die",
-    "flood",
-    "hang",
-    "noise",
-]
+names = ["echo", "fail", "image", "audio", "structured", "links", "env", "slow", "count", "grow"]
+names += ["child", "die", "flood", "hang", "noise"]
 cancelled: set[Any] = set()
 subscriptions: list[Any] = []
 
