@@ -26,8 +26,8 @@ VARIABLE = "ACPD_MCP_SERVER"
 LINGER = 0.2
 """Seconds for what a server wrote before its end, where something that it started still has its stdout."""
 GUARD = (
-    f'read -r group && ! read -r done && sleep {GRACE} && kill -TERM -- "-$group" 2>/dev/null && sleep {GRACE}'
-    ' && kill -KILL -- "-$group" 2>/dev/null'
+    'read -r group && [ "$group" != done ] && ! read -r word && '
+    f'sleep {GRACE} && kill -TERM "-$group" && sleep {GRACE} && kill -KILL "-$group"'
 )
 """Waits for the end of our pipe, which comes also when we are killed, and ends the group then. `done` is a normal end."""
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx2
 import mcp_types as types
@@ -22,13 +22,11 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import FileUrl, ValidationError
 
 from acpd.native.mcp import web
-from acpd.native.mcp.failed import ServerFailed
+from acpd.native.mcp.failed import ENDED, ServerFailed
 from acpd.native.mcp.pipe import Messages, talking
 from acpd.version import __version__
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from mcp.client._transport import ReadStream
     from mcp.shared.dispatcher import ProgressFnT
     from mcp.shared.message import SessionMessage
@@ -42,7 +40,8 @@ LISTING = 10.0
 """Seconds for a list that has changed."""
 SETTLING = 0.2
 """Seconds between the news that a list has changed and its reading: they come in crowds."""
-CLOSED = types.CONNECTION_CLOSED
+CLOSED = "Connection closed"
+"""What the package says to requests when a connection ends; the same code is used where one answer is lost."""
 
 for _name in ("mcp", "client", "httpx2", "httpcore2"):  # their records hold what servers wrote: nothing of it is logged
     _logger = logging.getLogger(_name)
@@ -51,37 +50,27 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):  # their records hold wha
     _logger.setLevel(logging.CRITICAL)
 
 
-class Listed(Protocol):
-    """Who wants to know that the server's tools were read anew."""
-
-    def __call__(self, tools: list[types.Tool], /) -> None: ...
+Listed = Callable[[list[types.Tool]], None]
+"""Told of the server's tools when they were read anew."""
 
 
 class Link:
     """An open connection. Requests raise what `cause` makes a text of."""
 
-    def __init__(self, session: ClientSession) -> None:
+    def __init__(self, session: ClientSession, refusal: web.Refusal) -> None:
         self._session = session
+        self._refusal = refusal
         self._ended = asyncio.Event()
         self._news = asyncio.Event()
         """The list of tools has changed, or the connection has ended."""
         self.tools: list[types.Tool] = []
+        self.resources = False
+        """Whether the server has some."""
+        self.prompts = False
 
     @property
     def instructions(self) -> str:
         return self._session.instructions or ""
-
-    @property
-    def resources(self) -> bool:
-        """Whether the server has resources."""
-        said = self._session.server_capabilities
-        return said is not None and said.resources is not None
-
-    @property
-    def prompts(self) -> bool:
-        """Whether the server has prompts."""
-        said = self._session.server_capabilities
-        return said is not None and said.prompts is not None
 
     async def greet(self) -> None:
         """Handshake and first list. The old handshake first: servers that know it only may end at any other message."""
@@ -91,10 +80,35 @@ class Link:
             if error.code not in {types.UNSUPPORTED_PROTOCOL_VERSION, types.METHOD_NOT_FOUND} or self._ended.is_set():
                 raise
             await self._session.discover()
-        self.tools = await self._list()
+        self.tools, self.resources, self.prompts = await asyncio.gather(
+            self._list(), self._has_resources(), self._has_prompts()
+        )
+
+    async def _has_resources(self) -> bool:
+        said = self._session.server_capabilities
+        return said is not None and said.resources is not None and await self._any(self._resources())
+
+    async def _resources(self) -> bool:
+        listed = await self._session.list_resources()
+        return bool(listed.resources or (await self._session.list_resource_templates()).resource_templates)
+
+    async def _has_prompts(self) -> bool:
+        said = self._session.server_capabilities
+        return said is not None and said.prompts is not None and await self._any(self._prompts())
+
+    async def _prompts(self) -> bool:
+        return bool((await self._session.list_prompts()).prompts)
+
+    async def _any(self, asked: Coroutine[Any, Any, bool]) -> bool:
+        """Many servers say that they have what they have none of. One that cannot tell may have some."""
+        try:
+            async with asyncio.timeout(LISTING / 2):
+                return await asked
+        except (MCPError, ValidationError, TimeoutError):
+            return not self._ended.is_set()
 
     async def _list(self) -> list[types.Tool]:
-        """All pages, as far as they go on; at most MAX_TOOLS."""
+        """All pages, as far as they go on; at most MAX_TOOLS, without those that run as tasks only."""
         said = self._session.server_capabilities
         if said is None or said.tools is None:
             return []
@@ -108,7 +122,7 @@ class Link:
             if not cursor or cursor in seen or len(tools) >= MAX_TOOLS:
                 break
             seen.add(cursor)
-        return tools[:MAX_TOOLS]
+        return [tool for tool in tools[:MAX_TOOLS] if tool.execution is None or tool.execution.task_support != "required"]
 
     async def stay(self, listed: Listed) -> None:
         """Until the connection ends: read the list again when the server says that it has changed."""
@@ -146,11 +160,19 @@ class Link:
     def told(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._news.set()
+        elif isinstance(message, types.ResourceListChangedNotification):
+            self.resources = True
+        elif isinstance(message, types.PromptListChangedNotification):
+            self.prompts = True
 
     def end(self) -> None:
         """The connection is no more, or of no more use."""
         self._ended.set()
         self._news.set()
+
+    def was_forgotten(self, error: BaseException) -> bool:
+        """Whether it failed because the server does not know our session any more: it was not done."""
+        return self._refusal.forgotten and isinstance(error, MCPError) and "session" in error.message.lower()
 
     async def call(self, tool: str, arguments: Mapping[str, Any], progress: ProgressFnT) -> types.CallToolResult:
         """Cancelling it tells the server (notifications/cancelled)."""
@@ -203,46 +225,46 @@ class _Ending:
         await self._stream.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self.on_end is not None:
             self.on_end()
-        await self._stream.__aexit__(kind, error, trace)
+        await self._stream.__aexit__(None, None, None)
 
 
 @asynccontextmanager
 async def connected(spec: Spec, child: Child | None, roots: tuple[Path, ...]) -> AsyncGenerator[Link]:
     """A connection; `greet` it. `child`: the server's process, for stdio. What goes wrong is raised as ServerFailed."""
     refusal = web.Refusal()
-    reading: object = None
+    messages: Any = None
     try:
-        async with _streams(spec, child, refusal) as (reading, writing):
-            stream = _Ending(reading)
-            async with _session(stream, writing, roots) as link:
+        async with _streams(spec, child, refusal) as (messages, writing):
+            stream = _Ending(messages)
+            async with _session(stream, writing, roots, refusal) as link:
                 stream.on_end = link.end
                 yield link
+        if isinstance(messages, Messages) and messages.fault:
+            raise ServerFailed(messages.fault)
     except Exception as error:  # noqa: BLE001  the package's task groups raise whatever its transports meet; it costs this server only
-        fault = reading.fault if isinstance(reading, Messages) else refusal.status
-        raise ServerFailed(fault or cause(error), unsent=_unsent(error)) from None
+        fault = messages.fault if isinstance(messages, Messages) else refusal.status
+        raise ServerFailed(fault or cause(error)) from None
 
 
 @asynccontextmanager
-async def _session(reading: Any, writing: Any, roots: tuple[Path, ...]) -> AsyncGenerator[Link]:
+async def _session(reading: Any, writing: Any, roots: tuple[Path, ...], refusal: web.Refusal) -> AsyncGenerator[Link]:
     links: list[Link] = []
 
     async def told(message: IncomingMessage) -> None:
         for link in links:
             link.told(message)
 
-    async def list_roots(_: ClientRequestContext) -> types.ListRootsResult:
+    async def list_roots(context: ClientRequestContext) -> types.ListRootsResult:  # noqa: ARG001  the package's signature
         return types.ListRootsResult(roots=[types.Root(uri=FileUrl(root.as_uri()), name=root.name) for root in roots])
 
     client = types.Implementation(name="acpd-agent", version=__version__)
     async with ClientSession(
         reading, writing, message_handler=told, list_roots_callback=list_roots, client_info=client
     ) as session:
-        links.append(Link(session))
+        links.append(Link(session, refusal))
         yield links[0]
 
 
@@ -259,10 +281,6 @@ def _leaf(error: BaseException) -> BaseException:
     return error
 
 
-def _unsent(error: BaseException) -> bool:
-    return isinstance(_leaf(error), httpx2.ConnectError | httpx2.ConnectTimeout)
-
-
 def cause(error: BaseException) -> str:
     """What went wrong, in words, bounded; values are not hidden yet."""
     error = _leaf(error)
@@ -273,18 +291,8 @@ def cause(error: BaseException) -> str:
         return f"its answer breaks the rules of MCP (at {places})"
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         return "it cannot be reached"
-    if is_over(error):
-        return "it ended"
+    if isinstance(error, MCPError) and error.message == CLOSED:
+        return ENDED
     if isinstance(error, TimeoutError | httpx2.TimeoutException):
         return "it did not answer in time"
     return (str(error) or type(error).__name__)[:1000]
-
-
-def is_over(error: BaseException) -> bool:
-    """Whether this request failed because the connection is no more."""
-    return isinstance(error, MCPError) and (error.code == CLOSED or error.message == "Session terminated")
-
-
-def was_lost(error: BaseException) -> bool:
-    """Whether the server has forgotten our session, e.g. after its restart: it did not do what was asked."""
-    return isinstance(error, MCPError) and error.message == "Session terminated"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from msgspec import Meta, Struct
 
 from acpd.native.mcp import results
-from acpd.native.toolbox import Tool, ToolFailed, ToolOutput
+from acpd.native.toolbox import ToolFailed, ToolOutput
+from acpd.native.tools.typed import Arguments, Typed
 
 if TYPE_CHECKING:
     import mcp_types as types
@@ -25,26 +28,37 @@ RESOURCES = "mcp_resources"
 PROMPTS = "mcp_prompts"
 
 
-class _Reading(Tool):
+class ResourceArguments(Struct, forbid_unknown_fields=True):
+    server: Annotated[str, Meta(description="Whose. Not needed where there is one.")] = ""
+    uri: Annotated[str, Meta(description="Read this one; without it they are listed.")] = ""
+    cursor: Annotated[str, Meta(description="Go on with a long list, as it said at its end.")] = ""
+
+
+class PromptArguments(Struct, forbid_unknown_fields=True):
+    server: Annotated[str, Meta(description="Whose. Not needed where there is one.")] = ""
+    name: Annotated[str, Meta(description="Read this one; without it they are listed.")] = ""
+    arguments: Annotated[dict[str, str], Meta(description="Its arguments.")] = {}
+    cursor: Annotated[str, Meta(description="Go on with a long list, as it said at its end.")] = ""
+
+
+class _Reading(Typed[Arguments]):
     """`servers`: those that have what it reads, at this moment."""
 
     harmless = True
     kind = "read"
 
     def __init__(self, servers: Sequence[Server], timeout: float) -> None:
+        super().__init__()
         self._servers = {server.label: server for server in servers}
         self._timeout = timeout
-        names = {"type": "string", "enum": list(self._servers)}
-        self.schema = {"type": "object", "properties": {"server": names, **self.members}, "additionalProperties": False}
 
-    members: Mapping[str, object]
-
-    def scope(self, session: Session, arguments: Mapping[str, Any]) -> str:
+    def scope(self, session: Session, arguments: Mapping[str, Any]) -> str:  # noqa: ARG002  Tool's signature
         return ""
 
-    def _server(self, arguments: Mapping[str, Any]) -> Server:
+    def _server(self, name: str) -> Server:
         """Raises ToolFailed."""
-        name = arguments.get("server") or (next(iter(self._servers)) if len(self._servers) == 1 else "")
+        if not name and len(self._servers) == 1:
+            name = next(iter(self._servers))
         if name not in self._servers:
             raise ToolFailed(f"Say the server: one of {', '.join(self._servers)}.")
         return self._servers[name]
@@ -61,30 +75,31 @@ class _Reading(Tool):
             asked.cancel()
 
 
-class ReadResources(_Reading):
+class ReadResources(_Reading[ResourceArguments]):
     """Lists the resources of a server, and reads one."""
 
     name = RESOURCES
+    arguments = ResourceArguments
     description = (
-        "Resources (documents, data) that MCP servers offer. With `server` alone it lists them, `cursor` goes on in a long "
-        "list; with `uri` it reads one. A template's {parts} are to be filled in."
+        "Resources (documents, data) that MCP servers offer: list those of a server, or read one by its uri."
+        " A template's {parts} are to be filled in."
     )
-    members = {"uri": {"type": "string"}, "cursor": {"type": "string"}}
 
-    def title(self, session: Session, arguments: Mapping[str, Any]) -> str:
-        return f"Read {arguments['uri']}"[:200] if arguments.get("uri") else "List MCP resources"
+    def title(self, session: Session, arguments: Mapping[str, Any]) -> str:  # noqa: ARG002  Tool's signature
+        uri = self.said(arguments).uri
+        return f"Read {uri}"[:200] if uri else "List MCP resources"
 
-    async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:
-        server = self._server(arguments)
-        secrets = server.spec.secrets
-        if uri := arguments.get("uri"):
-            read = await self._ask(server, lambda link: link.read_resource(str(uri)))
-            return results.of_contents(read.contents, secrets)
-        page = await self._ask(server, lambda link: link.list_resources(arguments.get("cursor")))
+    async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:  # noqa: ARG002
+        said = self.said(arguments)
+        server = self._server(said.server)
+        if said.uri:
+            read = await self._ask(server, lambda link: link.read_resource(said.uri))
+            return results.of_contents(read.contents, server.spec.secrets)
+        page = await self._ask(server, lambda link: link.list_resources(said.cursor))
         found = [results.link(resource) for resource in page.resources]
-        if not arguments.get("cursor"):
+        if not said.cursor:
             found += [f"template {results.link(template)}" for template in await self._templates(server)]
-        return results.lines([*found, *_more(page.next_cursor)], secrets, "It has no resources.")
+        return results.lines([*found, *_more(page.next_cursor)], server.spec.secrets, "It has no resources.")
 
     async def _templates(self, server: Server) -> Sequence[types.ResourceTemplate]:
         try:
@@ -93,30 +108,24 @@ class ReadResources(_Reading):
             return ()  # servers need not have them
 
 
-class ReadPrompts(_Reading):
+class ReadPrompts(_Reading[PromptArguments]):
     """Lists the prompts of a server, and reads one."""
 
     name = PROMPTS
-    description = (
-        "Prompts (instructions for a task) that MCP servers offer. With `server` alone it lists them with their arguments, "
-        "`cursor` goes on in a long list; with `name` and `arguments` it reads one."
-    )
-    members = {
-        "name": {"type": "string"},
-        "arguments": {"type": "object", "additionalProperties": {"type": "string"}},
-        "cursor": {"type": "string"},
-    }
+    arguments = PromptArguments
+    description = "Prompts (instructions for a task) that MCP servers offer: list those of a server, or read one by its name."
 
-    def title(self, session: Session, arguments: Mapping[str, Any]) -> str:
-        return f"Read the prompt {arguments['name']}"[:200] if arguments.get("name") else "List MCP prompts"
+    def title(self, session: Session, arguments: Mapping[str, Any]) -> str:  # noqa: ARG002  Tool's signature
+        name = self.said(arguments).name
+        return f"Read the prompt {name}"[:200] if name else "List MCP prompts"
 
-    async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:
-        server = self._server(arguments)
-        if name := arguments.get("name"):
-            given = {str(key): str(value) for key, value in (arguments.get("arguments") or {}).items()}
-            read = await self._ask(server, lambda link: link.get_prompt(str(name), given))
+    async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:  # noqa: ARG002
+        said = self.said(arguments)
+        server = self._server(said.server)
+        if said.name:
+            read = await self._ask(server, lambda link: link.get_prompt(said.name, said.arguments))
             return results.of_prompt(read, server.spec.secrets)
-        page = await self._ask(server, lambda link: link.list_prompts(arguments.get("cursor")))
+        page = await self._ask(server, lambda link: link.list_prompts(said.cursor))
         found = [_prompt(prompt) for prompt in page.prompts]
         return results.lines([*found, *_more(page.next_cursor)], server.spec.secrets, "It has no prompts.")
 

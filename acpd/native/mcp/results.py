@@ -47,10 +47,11 @@ class _Told:
             self.images.append((decoded, mime))
 
     def contents(self, resource: types.TextResourceContents | types.BlobResourceContents) -> None:
+        from mcp_types import TextResourceContents
+
         mime = resource.mime_type or ""
-        text = getattr(resource, "text", None)
-        if text is not None:
-            self.text(f"[resource {resource.uri}]\n{text}")
+        if isinstance(resource, TextResourceContents):
+            self.text(f"[resource {resource.uri}]\n{resource.text}")
         elif mime.lower() in _PICTURES:
             self.image(resource.blob, mime)
         else:

@@ -7,12 +7,13 @@ that runs on HTTP and was not there at first is looked for in the same way. Each
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from acpd.native.mcp.child import Child, Started, spawn
-from acpd.native.mcp.failed import ServerFailed
+from acpd.native.mcp.failed import ENDED, ServerFailed
 from acpd.native.toolbox import ToolFailed
 
 if TYPE_CHECKING:
@@ -32,6 +33,13 @@ STEADY = 30.0
 """Seconds after which a server that was connected counts as a working one again."""
 LOOK_AGAIN = 60.0
 """Seconds between looks for a server on HTTP that is not there, while the session is used."""
+
+
+async def within(timeout: float, work: Coroutine[Any, Any, object]) -> None:
+    """Do it, or as much of it as there is time for."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout):
+            await work
 
 
 class Server:
@@ -58,7 +66,8 @@ class Server:
         self._settled = asyncio.Event()
         """The attempt under way, if there is one, has come to an end, good or bad."""
         self._wanted = asyncio.Event()
-        self._unsent = False
+        self._over = asyncio.Event()
+        """The newest connection has ended, and `why` says why."""
         self._failed_at = 0.0
         self._since = 0.0
         self._told = False
@@ -92,6 +101,7 @@ class Server:
             finally:
                 self._failed_at = loop.time()
                 self._settled.set()
+                self._over.set()
             failures = 1 if self.known and self._failed_at - began > STEADY else failures + 1
             again = (self.known or self.spec.kind != "stdio") and failures <= TRIES
             try:
@@ -104,16 +114,16 @@ class Server:
 
     async def _connect(self) -> None:
         """One connection from its beginning to its end, whose cause is `why` then."""
-        self.why, self._unsent = "", False
+        self.why = ""
         try:
             async with asyncio.timeout(PATIENCE) as limit:
                 await self._talk(limit)
-            self.why = "it ended"
+            self.why = ENDED
             await self._exited()
         except TimeoutError:
             self.why = f"it did not answer within {PATIENCE:g} seconds"
         except ServerFailed as failed:
-            self.why, self._unsent = str(failed), failed.unsent
+            self.why = str(failed)
             await self._exited()
         finally:
             self.link = None
@@ -132,9 +142,9 @@ class Server:
             await link.stay(self._listed)
 
     async def _exited(self) -> None:
-        """The end of its output comes a moment before its own."""
-        if self._child is not None:
-            await self._child.ended(0.5)
+        """The end of its output comes a moment before its own, which says more."""
+        if self._child is not None and await self._child.ended(0.5) and self.why == ENDED:
+            self.why = ""
 
     async def _start(self) -> None:
         spec = self.spec
@@ -177,7 +187,7 @@ class Server:
             self._session.notice("info", f"MCP server {self.label} is ready now")
         if not self.known:
             self._told = False
-        self.link, self.known = link, True
+        self.link, self.known, self._over = link, True, asyncio.Event()
         self._since = asyncio.get_running_loop().time()
         self._listed(link.tools)
         self._settled.set()
@@ -226,20 +236,19 @@ class Server:
     async def _ask(self, make: Callable[[Link], Coroutine[Any, Any, T]], timeout: float) -> T:
         for last in (False, True):
             link = await self._linked(timeout)
+            over = self._over
             try:
                 return await make(link)
             except Exception as error:  # noqa: BLE001  whatever a server's answer does to the package costs this call only
-                if not self._package.is_over(error):
-                    raise self.failed(self._package.cause(error)) from None
-                lost = self._package.was_lost(error)
-                if lost:
+                if forgotten := link.was_forgotten(error):
                     self._forgotten = True
                     link.end()
-                await self._gone(link)
-                if last or not (lost or self._unsent):
-                    raise self.failed(
-                        f"it ended while it worked on this: {self.why}. It is started again by the next call"
-                    ) from None
+                cause = self._package.cause(error)
+                if forgotten or cause == ENDED:
+                    await within(2, over.wait())
+                if last or not forgotten:
+                    ended = f"it ended during this call: {self.why}. The next call connects again"
+                    raise self.failed(ended if over.is_set() else cause) from None
         raise AssertionError("unreachable")
 
     async def _linked(self, timeout: float) -> Link:
@@ -255,15 +264,6 @@ class Server:
         if self.link is None:
             raise self.failed(f"it is not available: {self.why}")
         return self.link
-
-    async def _gone(self, link: Link) -> None:
-        """Until it is known why."""
-        try:
-            async with asyncio.timeout(2):
-                while self.link is link or not self._settled.is_set():
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
-            return
 
     def failed(self, why: str) -> ToolFailed:
         """An error for the model, without secrets."""

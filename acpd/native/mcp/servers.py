@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from acpd.native.mcp.names import Names
 from acpd.native.mcp.reading import PROMPTS, RESOURCES, ReadPrompts, ReadResources
-from acpd.native.mcp.server import Server
+from acpd.native.mcp.server import Server, within
 from acpd.native.mcp.spec import Spec
 from acpd.native.mcp.tools import McpTool
 from acpd.tasks import Tasks
@@ -67,10 +66,9 @@ class Servers:
             await asyncio.wait(opening)
 
     async def _load(self) -> ModuleType:
-        """The module that needs the `mcp` package, which takes more than half a second to import."""
+        """The module that needs the `mcp` package."""
         if self._package is None:
-            loading = asyncio.to_thread(importlib.import_module, "acpd.native.mcp.link")
-            self._package = self._calls.spawn(loading, name="mcp-import", watched=True)
+            self._package = self._calls.spawn(asyncio.to_thread(_import), name="mcp-import", watched=True)
         return await asyncio.shield(self._package)
 
     def tools(self) -> Sequence[Tool]:
@@ -97,22 +95,24 @@ class Servers:
         return "\n\n".join(said)
 
     async def close(self) -> None:
-        """End all: EOF, SIGTERM, SIGKILL for processes. Takes at most about five seconds, one where no server makes trouble on HTTP; cancelling it kills what is left."""
+        """End all: EOF, SIGTERM, SIGKILL for processes. At most about five seconds, one where no server makes trouble on HTTP.
+        Cancelling it kills what is left.
+        """
         try:
             await _cancel(self._calls, GOODBYE)
             await _cancel(self._connections, GOODBYE)
             await _cancel(self._connections, GOODBYE)  # where the first cancel still waits for a goodbye
-            await _within(ENDING, self._endings.drain())
+            await within(ENDING, self._endings.drain())
         finally:
             for server in self._servers:
                 server.kill()
 
 
+def _import() -> ModuleType:
+    """More than half a second. The package imports jsonschema at the first result with a schema, which would be on the loop."""
+    importlib.import_module("jsonschema")
+    return importlib.import_module("acpd.native.mcp.link")
+
+
 async def _cancel(tasks: Tasks, timeout: float) -> None:
-    await _within(timeout, tasks.cancel())
-
-
-async def _within(timeout: float, work: Coroutine[Any, Any, None]) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout):
-            await work
+    await within(timeout, tasks.cancel())

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from acpd.agents.process import LINK_VARIABLE
+from acpd.api.shapes import McpServer, RemoteServer
 from acpd.native.mcp.hiding import Secrets
-
-if TYPE_CHECKING:
-    from acpd.api.shapes import McpServer
 
 INHERITED = (
     *("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "TMPDIR", "TZ", "LANG", "LC_ALL", "LC_CTYPE"),
@@ -34,7 +32,7 @@ class Spec:
         self.env: dict[str, str] = {}
         self.url = ""
         self.headers: list[tuple[str, str]] = []
-        if hasattr(server, "url"):
+        if isinstance(server, RemoteServer):
             self.kind, self.url, self.headers = server.type, server.url, list(server.headers)
         else:
             self.command, self.env = (server.command, *server.args), dict(server.env)

@@ -34,6 +34,7 @@ class McpTool(Tool):
         self.name = name
         self.description = secrets.told(tool.description or tool.title or tool.name)[:MAX_DESCRIPTION]
         self.schema = {"type": "object", "properties": {}} | tool.input_schema
+        self.schema.pop("$schema", None)  # not every provider takes it
         hints = tool.annotations
         self.kind = "read" if hints is not None and hints.read_only_hint else "other"
         self._title = f"{server.label}: {tool.title or (hints.title if hints else None) or tool.name}"[:200]
@@ -42,13 +43,13 @@ class McpTool(Tool):
         self._tool = tool.name
         self._timeout = timeout
 
-    def title(self, session: Session, arguments: Mapping[str, Any]) -> str:
+    def title(self, session: Session, arguments: Mapping[str, Any]) -> str:  # noqa: ARG002  Tool's signature
         return self._title
 
-    def scope(self, session: Session, arguments: Mapping[str, Any]) -> str:
+    def scope(self, session: Session, arguments: Mapping[str, Any]) -> str:  # noqa: ARG002  Tool's signature
         return self._scope
 
-    async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:
+    async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:  # noqa: ARG002  Tool's signature
         """Its progress is shown. Cancelling it tells the server so, and does not wait for it."""
         progress = Progress()
         asked = self._server.begin(lambda link: link.call(self._tool, arguments, progress.take), self._timeout)

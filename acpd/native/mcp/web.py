@@ -25,14 +25,18 @@ LONGEST = 32 * 1024 * 1024
 
 
 class Refusal:
-    """Looks at each answer. `status`: that of the last POST if it was an HTTP error, which the `mcp` package does not tell."""
+    """Looks at each answer, for what the `mcp` package does not tell."""
 
     def __init__(self) -> None:
         self.status = ""
+        """That of the last POST, if it was an HTTP error."""
+        self.forgotten = False
+        """The server may not know our session any more (404; some say 400), e.g. after its restart."""
 
     async def seen(self, response: httpx2.Response) -> None:
         if response.request.method == "POST":  # a server need not have the stream of a GET
             failed = response.status_code >= 400
+            self.forgotten = response.status_code in {400, 404} and "mcp-session-id" in response.request.headers
             self.status = f"HTTP {response.status_code} {response.reason_phrase}".strip() if failed else ""
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
@@ -70,8 +74,16 @@ async def streaming(spec: Spec, refusal: Refusal) -> AsyncGenerator[TransportStr
 @asynccontextmanager
 async def events(spec: Spec, refusal: Refusal) -> AsyncGenerator[TransportStreams]:
     """HTTP with server-sent events, the older transport. Its events have at most 1 MiB."""
-    made = await asyncio.to_thread(_client, spec, refusal)
-    async with sse_client(spec.url, httpx_client_factory=lambda **_: made) as streams:
+    client = await asyncio.to_thread(_client, spec, refusal)
+
+    def made(
+        headers: dict[str, str] | None = None,  # noqa: ARG001  the package's signature
+        timeout: httpx2.Timeout | None = None,  # noqa: ARG001
+        auth: httpx2.Auth | None = None,  # noqa: ARG001
+    ) -> httpx2.AsyncClient:
+        return client
+
+    async with sse_client(spec.url, httpx_client_factory=made) as streams:
         yield streams
 
 

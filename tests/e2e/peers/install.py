@@ -1,6 +1,6 @@
 """Install the real ACP clients and agents that acpd is tested with, each version pinned, once for every checkout.
 
-`python -m tests.e2e.peers.install [push] [full]` fills `${ACPD_PEERS:-~/.cache/acpd-peers}/<hash of the pins>`; a second
+`python -m tests.e2e.peers.install [push] [full] [mcp]` fills `${ACPD_PEERS:-~/.cache/acpd-peers}/<hash of the pins>`; a second
 call, also at the same time, finds the work done. Node comes as a Python wheel, so nothing but Python is needed, and
 npm runs under that Node: under an older one it would quietly pick older releases of what is not pinned.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
 PINS = Path(__file__).parent / "pins"
-GROUPS = ("push", "full")
+GROUPS = ("push", "full", "mcp")
 TIMEOUT = 900.0
 """Seconds that one installing command may take."""
 
