@@ -108,7 +108,12 @@ class NativeAgent(Agent):
     def _chosen(self, session: Session) -> Chosen | None:
         """The session's model. One that was chosen and cannot be used any more is an error, not silently another."""
         value = session.choices.get("model")
-        return self._offers.usual if value is None else self._offers.named(value)
+        if value is None:
+            return self._offers.usual
+        try:
+            return self._offers.named(value)
+        except ModelUnusable:
+            return Chosen(value, "")
 
     # -- a session's life
 

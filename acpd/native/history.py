@@ -27,6 +27,10 @@ INTERRUPTED = (
     "This call was interrupted before it had a result: the user has cancelled the turn, or it failed. It may have had effects."
 )
 
+WORTH = 500
+"""Characters of a result that is worth leaving out."""
+LEFT_OUT = "[This result was left out, because the conversation became too long. Call the tool again if you need it.]"
+
 
 class MemoryUnreadable(AcpdError):
     """What was kept of a session cannot be read; it is left as it is."""
@@ -120,8 +124,39 @@ class History:
         """Give every call at the end of the history a result."""
         self.messages += _closing(self.messages)
 
+    def shrink(self) -> int:
+        """Leave out the older half of what tools have said, but for the newest results: a model can call them again.
+
+        Returns the characters that are gone, 0 if there is nothing worth it. Calls keep their results, as a word.
+        """
+        from dataclasses import replace
+
+        from pydantic_ai.messages import ToolReturnPart
+
+        found = [
+            (at, part, size)
+            for at, message in enumerate(self.messages[:-1])
+            for part in message.parts
+            if isinstance(part, ToolReturnPart) and (size := _size(part)) > WORTH
+        ]
+        left, gone = sum(size for *_, size in found) / 2, 0
+        for at, part, size in found:
+            if gone >= left:
+                break
+            long: Any = part
+            parts: Any = [replace(long, content=LEFT_OUT) if each is part else each for each in self.messages[at].parts]
+            self.messages[at] = replace(self.messages[at], parts=parts)
+            gone += size
+        return gone
+
     def spend(self, amount: float) -> None:
         self.cost = (self.cost or 0.0) + amount
+
+
+def _size(part: ToolReturnPart) -> int:
+    """Characters; of a file, its bytes."""
+    items = part.content if isinstance(part.content, list) else [part.content]
+    return sum(len(each) if isinstance(each, str) else len(getattr(each, "data", "")) for each in items)
 
 
 def _closing(messages: Sequence[ModelMessage]) -> list[ModelMessage]:

@@ -25,6 +25,7 @@ from acpd.native.outcomes import (
     brief,
     empty,
     is_known,
+    is_too_long,
     outcome,
     refused,
     too_long,
@@ -120,6 +121,8 @@ class Loop:
             try:
                 return await self._stream()
             except Exception as error:
+                if not self._heard and is_too_long(error) and self._shrunk():
+                    continue
                 wait = None if self._heard else wait_before(error, attempt, self._limits)
                 if wait is None:
                     raise
@@ -127,6 +130,14 @@ class Loop:
             again = f"trying again in {wait:.0f} s, attempt {attempt + 1} of {self._limits.attempts}"
             self._turn.session.notice("warning", f"{self._loaded.chosen.title}: {words}", again)
             await asyncio.sleep(wait)
+
+    def _shrunk(self) -> bool:
+        """Whether something could be left out of a conversation that is too long. Each time there is less of it."""
+        gone = self._history.shrink()
+        if gone:
+            what = f"{gone} characters of older tool results were left out of what the model is given; you still have them"
+            self._turn.session.notice("info", "The conversation is too long for the model", what)
+        return gone > 0
 
     async def _stream(self) -> ModelResponse:
         from pydantic_ai.direct import model_request_stream

@@ -4,10 +4,11 @@
 |---|---|
 | refused, filtered | `refusal`; the model forgets the prompt and what followed it |
 | the answer reached the limit of tokens | `max_tokens` |
-| the conversation is too long for the model | `max_tokens` |
+| the conversation is too long for the model | tried again without older tool results; else `max_tokens`, the model forgets the prompt |
 | the turn's limit of requests | `max_turn_requests` |
 | the key is missing, wrong or not allowed (401, 403) | error -32000 (authentication required) |
-| no such model (404), any other 4xx | error -32603 |
+| no such model (404) | error -32603 |
+| the request is rejected (any other 4xx) | error -32603; the model forgets the prompt |
 | 429, 5xx, no connection, no answer in time: tried again before the first token, then | error -32603 |
 | the stream broke off | error -32603; what was said stays |
 
@@ -74,6 +75,7 @@ class _Cause(NamedTuple):
 
 
 _KEPT = "Your prompt is kept: say `go on` in a while.{said}"
+_FORGOTTEN = "This prompt was left out of what the model remembers, or every other would be rejected too.{said}"
 _CAUSES = (
     _Cause(
         "ModelAuthenticationError",
@@ -103,7 +105,7 @@ _CAUSES = (
     _Cause("ModelTimeoutError", "{provider} did not answer in time. " + _KEPT, passes=True, brief="no answer in time"),
     _Cause("ModelRequestTimeout", "{provider} did not answer in time. " + _KEPT),
     _Cause("ModelConnectionError", "{provider} cannot be reached. " + _KEPT, passes=True, brief="it cannot be reached"),
-    _Cause("ModelRequestRejectedError", "{provider} rejected the request{http}.{said}"),
+    _Cause("ModelRequestRejectedError", "{provider} rejected the request{http}. " + _FORGOTTEN, forget=True),
     _Cause("ModelAPIError", "{provider} failed{http}. " + _KEPT),
     _Cause(
         "ContentFilterError",
@@ -115,7 +117,7 @@ _CAUSES = (
     _Cause(
         "UnexpectedModelBehavior", "{model} gave an answer that cannot be read. " + _KEPT, passes=True, brief="an empty answer"
     ),
-    _Cause("UserError", "{model} cannot be asked this.{said}"),
+    _Cause("UserError", "{model} cannot be asked this. " + _FORGOTTEN, forget=True),
 )
 """The first whose kind an error has counts: subclasses come before their bases."""
 _UNKNOWN = _Cause("", "acpd-agent failed while it talked to {model} ({class}); its stderr says where.")
@@ -130,6 +132,11 @@ def _cause(error: Exception) -> _Cause:
 
 def is_known(error: Exception) -> bool:
     return _cause(error) is not _UNKNOWN
+
+
+def is_too_long(error: Exception) -> bool:
+    """Whether the conversation does not fit into the model's context."""
+    return _cause(error).kind == "ModelContextWindowExceededError"
 
 
 def wait_before(error: Exception, attempt: int, limits: Limits) -> float | None:

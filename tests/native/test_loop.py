@@ -126,7 +126,10 @@ ERRORS = [
 async def test_an_error_of_the_provider_has_a_clear_outcome(
     server: ModelServer, dialect: str, status: int, stop: str | None, code: int, words: str
 ) -> None:
-    """Each error is told in words, ends the turn in its way, shows no key, and the next prompt works."""
+    """Each error is told in words, ends the turn in its way, shows no key, and the next prompt works.
+
+    What was rejected is no part of it, or it would be rejected too.
+    """
     history, model = History(), await loaded(dialect, server.url)
     body: Json = {"error": {"message": f"bad {KEY}", "type": "x", "code": status, "status": "X"}, "type": "error"}
     server.canned = [http(status, body)] * QUICK.attempts
@@ -139,7 +142,7 @@ async def test_an_error_of_the_provider_has_a_clear_outcome(
     again = Told("[[say well]]")
     assert "end_turn" == (await talk(again, model, history)).stop
     assert "well" == again.texts()
-    assert "first" in json.dumps(server.bodies[-1])
+    assert (status != 400) == ("first" in json.dumps(server.bodies[-1]))
 
 
 OVERFLOW: dict[str, Json] = {
@@ -170,6 +173,23 @@ async def test_a_conversation_that_is_too_long_can_go_on(server: ModelServer, di
     await talk(Told("[[say late]]"), model, history)
     assert "enormous" not in json.dumps(server.bodies[-1])
     assert "early" in json.dumps(server.bodies[-1])
+
+
+async def test_older_tool_results_make_room(server: ModelServer, dialect: str) -> None:
+    """A conversation that is too long is tried again without the older half of what tools have said, and the user is told."""
+    history, model = History(), await loaded(dialect, server.url)
+    paths = [letter * 2000 for letter in "abcd"]
+    for path in paths:
+        server.canned = [answer(dialect, "", [("call", "read", {"path": path})]), answer(dialect, "seen")]
+        await talk(Told("x"), model, history)
+    server.canned = [http(400, OVERFLOW[dialect])]
+    told = Told("[[say still here]]")
+    ended = await talk(told, model, history)
+    assert ("end_turn", "still here") == (ended.stop, told.texts())
+    assert 1 == sum(kind == "notice" for kind, _ in told.heard)
+    sent = json.dumps(server.bodies[-1])
+    assert [False, False, True, True] == [f"text of {path}" in sent for path in paths]
+    assert 2 == sent.count("This result was left out")
 
 
 REFUSALS = {"chat": "content_filter", "responses": "content_filter", "anthropic": "refusal", "gemini": "SAFETY"}

@@ -62,7 +62,7 @@ def test_ollama_is_where_its_own_variable_says(host: str, url: str) -> None:
 
 
 class _Ollama(BaseHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  http.server's name
         """Say nothing."""
 
     def do_GET(self) -> None:
