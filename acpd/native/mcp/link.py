@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -63,22 +63,13 @@ class Link:
         self._news = asyncio.Event()
         """The list of tools has changed, or the connection has ended."""
         self.tools: list[types.Tool] = []
+        self.resources = False
+        """Whether the server has some."""
+        self.prompts = False
 
     @property
     def instructions(self) -> str:
         return self._session.instructions or ""
-
-    @property
-    def resources(self) -> bool:
-        """Whether the server has resources."""
-        said = self._session.server_capabilities
-        return said is not None and said.resources is not None
-
-    @property
-    def prompts(self) -> bool:
-        """Whether the server has prompts."""
-        said = self._session.server_capabilities
-        return said is not None and said.prompts is not None
 
     async def greet(self) -> None:
         """Handshake and first list. The old handshake first: servers that know it only may end at any other message."""
@@ -88,10 +79,35 @@ class Link:
             if error.code not in {types.UNSUPPORTED_PROTOCOL_VERSION, types.METHOD_NOT_FOUND} or self._ended.is_set():
                 raise
             await self._session.discover()
-        self.tools = await self._list()
+        self.tools, self.resources, self.prompts = await asyncio.gather(
+            self._list(), self._has_resources(), self._has_prompts()
+        )
+
+    async def _has_resources(self) -> bool:
+        said = self._session.server_capabilities
+        return said is not None and said.resources is not None and await self._any(self._resources())
+
+    async def _resources(self) -> bool:
+        listed = await self._session.list_resources()
+        return bool(listed.resources or (await self._session.list_resource_templates()).resource_templates)
+
+    async def _has_prompts(self) -> bool:
+        said = self._session.server_capabilities
+        return said is not None and said.prompts is not None and await self._any(self._prompts())
+
+    async def _prompts(self) -> bool:
+        return bool((await self._session.list_prompts()).prompts)
+
+    async def _any(self, asked: Coroutine[Any, Any, bool]) -> bool:
+        """Many servers say that they have what they have none of. One that cannot tell may have some."""
+        try:
+            async with asyncio.timeout(LISTING / 2):
+                return await asked
+        except (MCPError, ValidationError, TimeoutError):
+            return not self._ended.is_set()
 
     async def _list(self) -> list[types.Tool]:
-        """All pages, as far as they go on; at most MAX_TOOLS."""
+        """All pages, as far as they go on; at most MAX_TOOLS, without those that run as tasks only."""
         said = self._session.server_capabilities
         if said is None or said.tools is None:
             return []
@@ -105,7 +121,7 @@ class Link:
             if not cursor or cursor in seen or len(tools) >= MAX_TOOLS:
                 break
             seen.add(cursor)
-        return tools[:MAX_TOOLS]
+        return [tool for tool in tools[:MAX_TOOLS] if tool.execution is None or tool.execution.task_support != "required"]
 
     async def stay(self, listed: Listed) -> None:
         """Until the connection ends: read the list again when the server says that it has changed."""
@@ -143,6 +159,10 @@ class Link:
     def told(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._news.set()
+        elif isinstance(message, types.ResourceListChangedNotification):
+            self.resources = True
+        elif isinstance(message, types.PromptListChangedNotification):
+            self.prompts = True
 
     def end(self) -> None:
         """The connection is no more, or of no more use."""
@@ -225,6 +245,8 @@ async def connected(spec: Spec, child: Child | None, roots: tuple[Path, ...]) ->
             async with _session(stream, writing, roots, refusal) as link:
                 stream.on_end = link.end
                 yield link
+        if isinstance(messages, Messages) and messages.fault:
+            raise ServerFailed(messages.fault)
     except Exception as error:  # noqa: BLE001  the package's task groups raise whatever its transports meet; it costs this server only
         fault = messages.fault if isinstance(messages, Messages) else refusal.status
         raise ServerFailed(fault or cause(error), unsent=_unsent(error)) from None

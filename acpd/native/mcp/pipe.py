@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Self
 
@@ -22,7 +22,9 @@ from acpd.peer import pipe_end
 MAX_LINE = 32 * 1024 * 1024
 """Bytes; the answer in a longer one is an error, for its call only."""
 MAX_NOISE = 10_000
-"""Lines one after the other that are no messages: then it is no MCP server."""
+"""Lines one after the other that are no messages: then it is no MCP server. So it is after eight times MAX_LINE in one."""
+MAX_UNREAD = 64 * 1024 * 1024
+"""Bytes that a server may leave unread, e.g. our answers to its own requests."""
 CHUNK = 128 * 1024
 _ID = rb'"id"\s*:\s*(\d{1,18}|"(?:[^"\\]|\\.){1,64}")'
 _ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID)
@@ -56,6 +58,9 @@ class Messages:
             if not chunk:
                 raise StopAsyncIteration
             self._take(chunk)
+            if self._size > 8 * MAX_LINE:
+                self.fault = "it writes without end"
+                raise StopAsyncIteration
 
     def _take(self, chunk: bytes) -> None:
         """Cut into lines. Of one that is too long only its beginning and its end are kept."""
@@ -74,6 +79,7 @@ class Messages:
     def _message(self, line: bytes) -> SessionMessage | None:
         """None for what is no message: a banner, an empty line, another program's JSON."""
         if not line.strip():
+            self._noise += 1
             return None
         try:
             message = jsonrpc_message_adapter.validate_json(line.decode(errors="replace"), by_name=False)
@@ -114,7 +120,9 @@ def _refused(line: bytes, why: str) -> bytes:
 class Sender(asyncio.Protocol):
     """What a server reads, as the session's write stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_lost: Callable[[], object]) -> None:
+        """`on_lost`: called when the server does not read any more, and will not."""
+        self._on_lost = on_lost
         self._pipe: asyncio.WriteTransport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -132,10 +140,14 @@ class Sender(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
         self._pipe = None
         self._writable.set()
+        self._on_lost()
 
     async def send(self, item: SessionMessage) -> None:
         """Waits while the server does not read; a notification, such as that of a cancel, never waits."""
         if self._pipe is None:
+            raise BrokenResourceError
+        if self._pipe.get_write_buffer_size() > MAX_UNREAD:
+            self._pipe.abort()
             raise BrokenResourceError
         self._pipe.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
         if not isinstance(item.message, JSONRPCNotification):
@@ -163,14 +175,14 @@ async def talking(child: Child) -> AsyncGenerator[tuple[Messages, Sender]]:
     """The streams of a child that has just been started. Its pipes are closed in the end; the process is its owner's."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=CHUNK)
-    sender = Sender()
     stdout: asyncio.ReadTransport | None = None
 
-    def exited() -> None:
-        """What it has started may still hold its stdout open."""
+    def ending() -> None:
+        """What it has written already is still read; what it has started may hold its stdout open."""
         loop.call_later(LINGER, reader.feed_eof)
 
-    child.when_exited(exited)
+    child.when_exited(ending)
+    sender = Sender(ending)
     try:
         protocol = asyncio.StreamReaderProtocol(reader)
         await loop.connect_write_pipe(lambda: sender, pipe_end(child.pipes.pop(0), "wb"))

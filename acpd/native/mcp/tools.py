@@ -34,6 +34,7 @@ class McpTool(Tool):
         self.name = name
         self.description = secrets.told(tool.description or tool.title or tool.name)[:MAX_DESCRIPTION]
         self.schema = {"type": "object", "properties": {}} | tool.input_schema
+        self.schema.pop("$schema", None)  # not every provider takes it
         hints = tool.annotations
         self.kind = "read" if hints is not None and hints.read_only_hint else "other"
         self._title = f"{server.label}: {tool.title or (hints.title if hints else None) or tool.name}"[:200]

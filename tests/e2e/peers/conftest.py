@@ -45,6 +45,12 @@ def jupyter_peers() -> Installed:
 
 
 @pytest.fixture(scope="session")
+def mcp_peers() -> Installed:
+    """The MCP servers that were not written here."""
+    return _installed("mcp")
+
+
+@pytest.fixture(scope="session")
 def model_url() -> Iterator[str]:
     """The URL of the scripted model that all agents talk to."""
     command = [sys.executable, "-u", str(SHARED / "peers" / "fake_model.py"), "--port", "0"]

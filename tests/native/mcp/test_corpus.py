@@ -14,6 +14,7 @@ from acpd.api.shapes import StdioServer
 from tests.native.mcp.seat import CORPUS, corpus, opened
 from tests.support import proc
 
+pytestmark = pytest.mark.e2e
 SECRET = "canary-4711-env"
 
 

@@ -61,7 +61,7 @@ async def test_all_pages_of_the_list(tmp_path: Path, mark: str) -> None:
     """tools/list is read to its last page, and what the server says of itself can be told to the model."""
     async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
         assert ["rich_echo", "rich_fail", "rich_image"] == session.names[:3]
-        assert ["rich_hang", "mcp_resources", "mcp_prompts"] == session.names[-3:]
+        assert ["rich_noise", "mcp_resources", "mcp_prompts"] == session.names[-3:]
         assert "# MCP server rich\nUse echo." == session.servers.instructions()
 
 
@@ -137,6 +137,7 @@ async def test_a_list_that_changes(tmp_path: Path, mark: str) -> None:
         assert lines(record).count("tools/list") - before <= 2 * before + 2
 
 
+@pytest.mark.e2e
 async def test_a_server_that_died_is_started_again(tmp_path: Path, mark: str) -> None:
     """Its end is told once, with its exit code; a second later it runs again, before anybody calls."""
     record = tmp_path / "record"
@@ -159,6 +160,7 @@ async def test_a_server_that_is_killed_while_idle(tmp_path: Path, mark: str) -> 
         assert "echo " == (await session.call("rich_echo")).text
 
 
+@pytest.mark.e2e
 async def test_a_flood_of_notifications(tmp_path: Path, mark: str) -> None:
     """A server that floods is read in turns, and its call ends."""
     async with opened(
@@ -169,6 +171,7 @@ async def test_a_flood_of_notifications(tmp_path: Path, mark: str) -> None:
         assert "flooded" == (await flood).text
 
 
+@pytest.mark.e2e
 async def test_what_a_server_started_ends_with_it(tmp_path: Path, mark: str) -> None:
     """A grandchild that left the group, ignores signals and holds stdout is gone after close; so is that of a dead server."""
     async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
@@ -180,6 +183,7 @@ async def test_what_a_server_started_ends_with_it(tmp_path: Path, mark: str) -> 
     proc.assert_gone(second, within=0.1)
 
 
+@pytest.mark.e2e
 async def test_a_call_that_hangs(tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call has a deadline: the model is told, the server too."""
     monkeypatch.setattr("acpd.native.mcp.tools.IDLE", 0.5)
@@ -201,6 +205,7 @@ async def test_two_servers_of_one_name(tmp_path: Path, mark: str) -> None:
         assert ["mcp:a b (2)/echo"] == session.seat.asked
 
 
+@pytest.mark.e2e
 async def test_closing_while_servers_start(tmp_path: Path, mark: str) -> None:
     """A session that is closed at any moment of its opening leaves no process and no descriptor."""
     before = len(os.listdir("/proc/self/fd"))
@@ -222,6 +227,7 @@ async def test_closing_in_the_middle_of_a_call(tmp_path: Path, mark: str) -> Non
         await call
 
 
+@pytest.mark.e2e
 async def test_a_server_that_dies_again_and_again(tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told once, and after some attempts only a call starts it."""
     monkeypatch.setattr(server_module, "TRIES", 2)
@@ -235,3 +241,23 @@ async def test_a_server_that_dies_again_and_again(tmp_path: Path, mark: str, mon
 async def ends(session: Opened) -> bool:
     """Whether the next call still works."""
     return "echo " == (await session.call("rich_echo")).text
+
+
+async def test_a_server_of_the_newer_protocol(tmp_path: Path, mark: str) -> None:
+    """One that refuses the old handshake is asked in the new way, and tells of changes in its own."""
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark, ERA="modern")) as session:
+        assert [] == session.seat.notices
+        assert "echo x" == (await session.call("rich_echo", text="x")).text
+        await session.call("rich_grow", name="new")
+        await until(lambda: "rich_new" in session.names)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("text", ["x" * 65536, "noise\n", "\n"])
+async def test_a_server_that_writes_without_end(tmp_path: Path, mark: str, text: str) -> None:
+    """Noise without end is given up: the call fails, memory is bounded, and the server is started again."""
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        output = await session.call("rich_noise", text=text)
+        assert output.failed
+        assert "it writes" in output.text
+        assert "echo x" == (await session.call("rich_echo", text="x")).text

@@ -18,6 +18,7 @@ import pytest
 from tests.native.mcp.seat import OWN, opened, remote
 
 Kind = Literal["http", "sse"]
+pytestmark = pytest.mark.e2e
 SECRET = "canary-4711-header"
 TRANSPORTS = ["http", "json", "sse"]
 

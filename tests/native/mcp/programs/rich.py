@@ -13,24 +13,12 @@ from typing import Any
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 100).decode()
 PAGE = 3
+MODERN = "2026-07-28"
 lock = threading.Lock()
-names = [
-    "echo",
-    "fail",
-    "image",
-    "audio",
-    "structured",
-    "links",
-    "env",
-    "slow",
-    "count",
-    "grow",
-    "child",
-    "die",
-    "flood",
-    "hang",
-]
+names = ["echo", "fail", "image", "audio", "structured", "links", "env", "slow", "count", "grow"]
+names += ["child", "die", "flood", "hang", "noise"]
 cancelled: set[Any] = set()
+subscriptions: list[Any] = []
 
 
 def send(message: dict[str, Any]) -> None:
@@ -137,6 +125,9 @@ def call(identifier: Any, params: dict[str, Any]) -> dict[str, Any] | None:
         case "hang":
             while True:
                 time.sleep(3600)
+        case "noise":
+            while True:
+                sys.stdout.write(given["text"])
         case name:
             return text(f"{name} {given.get('text', '')}")
 
@@ -163,8 +154,35 @@ def initialized(params: dict[str, Any]) -> dict[str, Any]:
     return {**said, "instructions": "Use echo."}
 
 
+def modern(message: dict[str, Any]) -> None:
+    """A server that has never heard of the old handshake."""
+    method, identifier, params = message["method"], message["id"], message.get("params", {})
+    if method == "initialize":
+        data = {"supported": [MODERN], "requested": params.get("protocolVersion")}
+        send({"id": identifier, "error": {"code": -32022, "message": "unsupported protocol version", "data": data}})
+    elif method == "server/discover":
+        said = {"supportedVersions": [MODERN], "capabilities": {"tools": {"listChanged": True}}, "ttlMs": 0}
+        send({"id": identifier, "result": {**said, "cacheScope": "private", "resultType": "complete"}})
+    elif method == "subscriptions/listen":
+        told = {"_meta": {"io.modelcontextprotocol/subscriptionId": identifier}, "notifications": params["notifications"]}
+        subscriptions.append(identifier)
+        send({"method": "notifications/subscriptions/acknowledged", "params": told})
+    elif method == "tools/list":
+        listed = {"tools": [tool(name) for name in names], "ttlMs": 0, "cacheScope": "private"}
+        send({"id": identifier, "result": {**listed, "resultType": "complete"}})
+    else:
+        result = call(identifier, params)
+        for subscription in subscriptions:
+            meta = {"io.modelcontextprotocol/subscriptionId": subscription}
+            send({"method": "notifications/tools/list_changed", "params": {"_meta": meta}})
+        send({"id": identifier, "result": {**(result or {}), "resultType": "complete"}})
+
+
 def answer(message: dict[str, Any]) -> None:
     method, identifier, params = message["method"], message["id"], message.get("params", {})
+    if os.environ.get("ERA") == "modern":
+        modern(message)
+        return
     if method == "initialize":
         result: dict[str, Any] | None = initialized(params)
     elif method == "tools/list":
