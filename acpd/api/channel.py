@@ -17,6 +17,8 @@ from acpd.wire.envelope import mend_surrogates
 
 KEPT = 64 * 1024 * 1024
 """Bytes of a conversation that are kept for a client that does not keep it. The oldest part of a longer one is forgotten."""
+PIECE = 1024 * 1024
+"""Characters of a message that are replayed in one chunk, about."""
 _PASSING = frozenset({"available_commands_update", "current_mode_update", "config_option_update", "notice"})
 """Updates that no replay has: the answer of load has what they say, or nobody needs it any more (ACP v1 session/load)."""
 _BREAKS = frozenset({"tool_call", "plan"})
@@ -43,6 +45,8 @@ class History:
         self._size = 0
         self._head: tuple[str, str] = ("", "")
         self._pieces: list[str] = []
+        self._open = 0
+        """Characters in `_pieces`."""
 
     def add(self, update: bytes) -> None:
         self._close()
@@ -50,15 +54,17 @@ class History:
 
     def chunk(self, kind: str, message: str, text: str) -> None:
         """A text chunk of this message."""
-        if self._head != (kind, message):
+        if self._head != (kind, message) or self._open > PIECE:
             self._close()
             self._head = (kind, message)
         self._pieces.append(text)
+        self._open += len(text)
 
     def _close(self) -> None:
         if self._pieces:
             (kind, message), text = self._head, "".join(self._pieces)
             self._pieces = []
+            self._open = 0
             self._head = ("", "")
             self._put(encode({"sessionUpdate": kind, "messageId": message, "content": {"type": "text", "text": text}}))
 
@@ -73,9 +79,8 @@ class History:
         return list(self._done)
 
     def clear(self) -> None:
+        self._close()
         self._done.clear()
-        self._pieces = []
-        self._head = ("", "")
         self._size = 0
 
 

@@ -51,6 +51,9 @@ class Sessions:
             "session/prompt": self._prompt,
         }
 
+    def __getitem__(self, identifier: str) -> Conversation:
+        return self._sessions[identifier]
+
     def on_notification(self, method: str, params: Params) -> None:
         try:
             if method == "session/cancel":
