@@ -44,8 +44,6 @@ THINKING = (
     Choice("xhigh", "Very high"),
     Choice("max", "Maximal"),
 )
-SAVE_EVERY = 5.0
-"""Seconds between two saves within a turn: a history is kept whole each time."""
 
 
 class _Work:
@@ -58,7 +56,6 @@ class _Work:
         self.history: History | None = None
         self.kept: Memory | None = None
         """As `history` was kept last: if the session has another one, it was rewound or loaded anew."""
-        self.saved_at = 0.0
 
 
 class NativeAgent(Agent):
@@ -190,12 +187,12 @@ class NativeAgent(Agent):
             thought=turn.session.choices.get("thought_level", self._settings.thinking),
             secrets=self._secrets,
             limits=Limits(requests=self._settings.max_requests),
-            saving=lambda: self._save(turn.session, work, history, now=False),
+            saving=lambda: _save(turn.session, work, history),
         )
         try:
             ended = await loop.run()
         finally:
-            self._save(turn.session, work, history, now=True)
+            _save(turn.session, work, history)
         return await _end(turn, ended, said=loop.said)
 
     async def _history(self, session: Session, work: _Work) -> History:
@@ -204,13 +201,6 @@ class NativeAgent(Agent):
         if work.history is None or work.kept is None or memory is None or memory.messages != work.kept.messages:
             work.history = await asyncio.to_thread(History.restored, memory)
         return work.history
-
-    def _save(self, session: Session, work: _Work, history: History, *, now: bool) -> None:
-        time = asyncio.get_running_loop().time()
-        if now or time - work.saved_at > SAVE_EVERY:
-            work.saved_at = time
-            work.kept = history.dump()
-            session.state.put(STATE, work.kept)
 
     async def _offline(self, turn: Turn) -> Stop | None:
         """No model: the offline agent, but for a session that a model remembers; that memory is not the script's to replace."""
@@ -234,6 +224,12 @@ def _equipment(session: Session, timeout: float) -> tuple[Servers, Toolbox]:
 
     servers = Servers(session, timeout=timeout)
     return servers, Toolbox(kit(), servers.tools)
+
+
+def _save(session: Session, work: _Work, history: History) -> None:
+    """The history is kept whole each time; one of a megabyte takes some milliseconds."""
+    work.kept = history.dump()
+    session.state.put(STATE, work.kept)
 
 
 async def _end(turn: Turn, ended: Outcome, *, said: bool) -> Stop:

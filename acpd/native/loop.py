@@ -107,6 +107,7 @@ class Loop:
                 return too_long(chosen)
             if not response.tool_calls:
                 return Outcome("", stop="end_turn") if response.parts else empty(chosen)
+            self._saving()  # before a call may have effects: whoever is killed in it must not make it again
             await self._call(response.tool_calls)
             self._saving()
         return too_many(self._limits)
