@@ -457,7 +457,7 @@ def test_everything_it_sends_validates(editor: PlainEditor) -> None:
 
 
 def test_the_command_line() -> None:
-    """--version and --help end at once; an unknown argument is 2; without --offline it says that there is no model yet."""
+    """--version and --help end at once; an unknown argument is 2."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "acpd.native.entry", *arguments]
