@@ -7,6 +7,7 @@ and the first prompt waits for them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -44,8 +45,9 @@ THINKING = (
     Choice("xhigh", "Very high"),
     Choice("max", "Maximal"),
 )
-SAVE_EVERY = 5.0
-"""Seconds between two saves within a turn: a history is kept whole each time."""
+
+WARM_AFTER = 0.3
+"""Seconds between the answer of initialize and imports: a client that is quick has its session by then."""
 
 
 class _Work:
@@ -58,7 +60,6 @@ class _Work:
         self.history: History | None = None
         self.kept: Memory | None = None
         """As `history` was kept last: if the session has another one, it was rewound or loaded anew."""
-        self.saved_at = 0.0
 
 
 class NativeAgent(Agent):
@@ -76,6 +77,17 @@ class NativeAgent(Agent):
         self._offers = Offers(settings, environ, self._tasks)
         self._secrets = keys_in(self._offers.env)
         self._work: dict[str, _Work] = {}
+
+    def connected(self) -> None:
+        self._tasks.spawn(self._warm(), name="warm")
+
+    async def _warm(self) -> None:
+        """The usual model, for agents that are started before there is a session. Not at once: session/new comes first."""
+        await asyncio.sleep(WARM_AFTER)
+        await self._offers.found()
+        if self._offers.usual is not None:
+            with contextlib.suppress(AcpdError):  # the first prompt says it
+                await self._offers.loaded(self._offers.usual)
 
     # -- options
 
@@ -190,12 +202,12 @@ class NativeAgent(Agent):
             thought=turn.session.choices.get("thought_level", self._settings.thinking),
             secrets=self._secrets,
             limits=Limits(requests=self._settings.max_requests),
-            saving=lambda: self._save(turn.session, work, history, now=False),
+            saving=lambda: _save(turn.session, work, history),
         )
         try:
             ended = await loop.run()
         finally:
-            self._save(turn.session, work, history, now=True)
+            _save(turn.session, work, history)
         return await _end(turn, ended, said=loop.said)
 
     async def _history(self, session: Session, work: _Work) -> History:
@@ -204,13 +216,6 @@ class NativeAgent(Agent):
         if work.history is None or work.kept is None or memory is None or memory.messages != work.kept.messages:
             work.history = await asyncio.to_thread(History.restored, memory)
         return work.history
-
-    def _save(self, session: Session, work: _Work, history: History, *, now: bool) -> None:
-        time = asyncio.get_running_loop().time()
-        if now or time - work.saved_at > SAVE_EVERY:
-            work.saved_at = time
-            work.kept = history.dump()
-            session.state.put(STATE, work.kept)
 
     async def _offline(self, turn: Turn) -> Stop | None:
         """No model: the offline agent, but for a session that a model remembers; that memory is not the script's to replace."""
@@ -234,6 +239,12 @@ def _equipment(session: Session, timeout: float) -> tuple[Servers, Toolbox]:
 
     servers = Servers(session, timeout=timeout)
     return servers, Toolbox(kit(), servers.tools)
+
+
+def _save(session: Session, work: _Work, history: History) -> None:
+    """The history is kept whole each time; one of a megabyte takes some milliseconds."""
+    work.kept = history.dump()
+    session.state.put(STATE, work.kept)
 
 
 async def _end(turn: Turn, ended: Outcome, *, said: bool) -> Stop:

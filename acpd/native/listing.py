@@ -39,7 +39,9 @@ def listed(like: Chosen, env: Mapping[str, str]) -> tuple[Chosen, ...]:
     if not url.startswith(("http://", "https://")):
         return ()
     try:
-        request = urllib.request.Request(url, headers=headers)  # noqa: S310  looked at above
+        request = urllib.request.Request(url)  # noqa: S310  looked at above
+        for name, value in headers.items():
+            request.add_unredirected_header(name, value)  # the key is for this server only
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310
             names = _names(msgspec.json.decode(answer.read(LARGEST)))
     except (OSError, ValueError, TypeError, http.client.HTTPException):

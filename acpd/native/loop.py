@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from acpd.errors import ConnectionBroken, RequestError
 from acpd.native.history import History, with_own_ids
+from acpd.native.models import ANSWERS
 from acpd.native.outcomes import (
     LIMITS,
     Limits,
@@ -35,6 +36,7 @@ from acpd.native.outcomes import (
 )
 
 if TYPE_CHECKING:
+    import httpx2
     from pydantic_ai.messages import ModelResponse, ModelResponseStreamEvent, ToolCallPart, ToolReturnPart, UserContent
     from pydantic_ai.models import ModelRequestParameters, StreamedResponse
     from pydantic_ai.settings import ModelSettings
@@ -105,6 +107,7 @@ class Loop:
                 return too_long(chosen)
             if not response.tool_calls:
                 return Outcome("", stop="end_turn") if response.parts else empty(chosen)
+            self._saving()  # before a call may have effects: whoever is killed in it must not make it again
             await self._call(response.tool_calls)
             self._saving()
         return too_many(self._limits)
@@ -144,6 +147,8 @@ class Loop:
         parameters = await self._parameters()
         stream: StreamedResponse | None = None
         whole = False
+        answers: list[httpx2.Response] = []
+        ANSWERS.set(answers)
         try:
             async with model_request_stream(
                 self._loaded.model,
@@ -164,6 +169,8 @@ class Loop:
                 self._spend(stream.get())
                 if not whole:
                     self._history.partial(stream.get())
+            for answer in answers:
+                await answer.aclose()
         return self._keep(response)
 
     def _keep(self, response: ModelResponse) -> ModelResponse:

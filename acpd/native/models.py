@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -20,11 +21,16 @@ from msgspec import Struct
 from acpd.errors import AUTH_REQUIRED, INTERNAL_ERROR, AcpdError
 
 if TYPE_CHECKING:
+    import httpx2
     from pydantic_ai.models import Model
 
 OLLAMA_PORT = 11434
 QUICKLY = 0.3
 """Seconds that an Ollama on this machine has to answer. One that is there answers in a few milliseconds."""
+ANSWERS: ContextVar[list[httpx2.Response] | None] = ContextVar("answers", default=None)
+"""The HTTP answers of the request that is being made. Google's SDK leaves one that is not read to its end to the garbage
+collector, and the provider would go on for who knows how long: whoever gives up a request closes them.
+"""
 NO_KEY = "no-key"
 """Stands for the key of a server that wants none: the SDKs insist on one."""
 
@@ -255,10 +261,19 @@ def _anthropic(chosen: Chosen, key: str) -> Model:
 
 
 def _google(chosen: Chosen, key: str) -> Model:
+    from pydantic_ai.models import create_async_httpx2_client
     from pydantic_ai.models.google import GoogleModel
     from pydantic_ai.providers.google import GoogleProvider
 
-    return GoogleModel(chosen.name, provider=GoogleProvider(api_key=key, base_url=chosen.base_url or None))
+    client = create_async_httpx2_client()
+    client.event_hooks = {**client.event_hooks, "response": [*client.event_hooks["response"], _noticed]}
+    provider = GoogleProvider(api_key=key, base_url=chosen.base_url or None, http_client=client)
+    return GoogleModel(chosen.name, provider=provider)
+
+
+async def _noticed(response: httpx2.Response) -> None:
+    if (answers := ANSWERS.get()) is not None:
+        answers.append(response)
 
 
 def _responses(chosen: Chosen, key: str) -> Model:

@@ -46,7 +46,7 @@ class Offers:
         found = {} if self.usual is None else {self.usual.id: self.usual}
         for provider, known in PROVIDERS.items():
             if known.model and models.key_of(provider, self.env):
-                each = models.parse(provider, self.env)
+                each = self._at_home(models.parse(provider, self.env))
                 found.setdefault(each.id, each)
         for listed in self._others.values():
             for each in listed:
@@ -58,10 +58,7 @@ class Offers:
         for each in self.all():
             if each.id == identifier:
                 return each
-        chosen = models.parse(identifier, self.env)
-        if self.usual is not None and self.usual.provider == chosen.provider:
-            return Chosen(chosen.provider, chosen.name, self.usual.base_url)
-        return chosen
+        return self._at_home(models.parse(identifier, self.env))
 
     def has(self, identifier: str) -> bool:
         """Whether the model of this id can be chosen. Of a provider that has not said what it has, any."""
@@ -72,6 +69,13 @@ class Offers:
         except AcpdError:
             return False
         return chosen.provider not in self._others and bool(chosen.base_url or models.key_of(chosen.provider, self.env))
+
+    def _at_home(self, chosen: Chosen) -> Chosen:
+        """Where the usual model is, if it shares its key: that goes to no other server."""
+        usual = self.usual
+        if usual is None or not set(models.key_names(usual.id)) & set(models.key_names(chosen.id)):
+            return chosen
+        return Chosen(chosen.provider, chosen.name, usual.base_url)
 
     async def found(self) -> None:
         """Until it is known whether there is a model at all. Cancelling this leaves the search alone."""

@@ -4,7 +4,7 @@
 |---|---|
 | refused, filtered | `refusal`; the model forgets the prompt and what followed it |
 | the answer reached the limit of tokens | `max_tokens` |
-| the conversation is too long for the model | tried again without older tool results; else `max_tokens`, the model forgets the prompt |
+| the conversation is too long | tried again without older tool results; else `max_tokens`, the model forgets the prompt |
 | the turn's limit of requests | `max_turn_requests` |
 | the key is missing, wrong or not allowed (401, 403) | error -32000 (authentication required) |
 | no such model (404) | error -32603 |

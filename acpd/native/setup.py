@@ -10,11 +10,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from acpd import ownagent
 from acpd.errors import AcpdError, ConfigError
 from acpd.native import keys, models
+from acpd.native.listing import listed
 from acpd.native.settings import Settings, arguments, load
 from acpd.stores import resolve
 
@@ -27,7 +28,8 @@ OTHER_KEY = "MODEL_API_KEY"
 """The variable of a key for a server that is no provider's own."""
 TRIAL = 60.0
 """Seconds that a model may take to say a word; some are loaded first."""
-LISTING = 5.0
+LISTED = 30
+"""Models of a server that are offered by number."""
 OFFERED = ("anthropic", "openai", "google", "openrouter", "deepseek", "dashscope", "ollama")
 
 
@@ -104,13 +106,15 @@ class Terminal:
 def _said(said: Mapping[str, str], environ: Mapping[str, str]) -> Wish:
     """By arguments, and the key on stdin. Raises ConfigError."""
     url = said.get("--base-url", "")
-    usual = models.PROVIDERS[models.parse(said["--model"], environ).provider].keys
+    usual = models.key_names(said["--model"])
     key = sys.stdin.readline().strip() if "--key-stdin" in said else ""
     if "--key-stdin" in said and not keys.is_key(key):
         raise ConfigError("the first line of stdin is no key", hint="visible ASCII characters, as the provider gave it out")
     name = said.get("--key-env", "")
-    if not name and (key or not url):
-        name = OTHER_KEY if url else next((name for name in usual if environ.get(name)), usual[0])
+    if not name and key and (url or not usual):
+        name = OTHER_KEY
+    if not name and not url and usual:
+        name = next((name for name in usual if environ.get(name)), usual[0])
     return Wish(said["--model"], url, name, key)
 
 
@@ -161,7 +165,8 @@ def _asked_server(terminal: Terminal) -> Wish:
         if url:
             break
     key = _asked_key(terminal, "Its key, not shown (empty: it needs none)")
-    names = _listed(url, key)
+    chosen = models.Chosen("openai", "", url)
+    names = [each.name for each in listed(chosen, {"OPENAI_API_KEY": key})][:LISTED]
     name = names[terminal.choose("Model", names)] if names else terminal.ask("Model")
     return Wish(f"openai:{name}", url, OTHER_KEY if key else "", key)
 
@@ -170,21 +175,6 @@ def _asked_key(terminal: Terminal, question: str) -> str:
     while (key := terminal.secret(question)) and not keys.is_key(key):
         terminal.say("That is no key: it has characters that cannot be sent.")
     return key
-
-
-def _listed(url: str, key: str) -> list[str]:
-    """The models that a server lists, at most 30; none if it lists none."""
-    import urllib.request
-
-    import msgspec
-
-    request = urllib.request.Request(f"{url.rstrip('/')}/models", headers={"Authorization": f"Bearer {key}"} if key else {})  # noqa: S310  http or https: _asked_server has looked
-    try:
-        with urllib.request.urlopen(request, timeout=LISTING) as answer:  # noqa: S310
-            found: Any = msgspec.json.decode(answer.read(1 << 20))
-        return [str(model["id"]) for model in found["data"]][:30]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
 
 
 # -- trying it
@@ -261,18 +251,14 @@ def _explained(error: Exception, chosen: Chosen, secrets: Sequence[str]) -> str:
 
 def seen(wish: Wish, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment as the agent will see it once the wish is written."""
-    provider = models.parse(wish.model, environ).provider
-    usual = models.PROVIDERS[provider].keys if provider in models.PROVIDERS else ()
     typed = {wish.key_env: wish.key} if wish.key else {}
     settings = Settings(model=wish.model, base_url=wish.base_url, api_key_env=_key_env(wish))
-    return keys.environment(settings, {**environ, **typed}, usual)
+    return keys.environment(settings, {**environ, **typed}, models.key_names(wish.model))
 
 
 def _key_env(wish: Wish) -> str:
     """`api_key_env` as it is written: "" where the provider's usual variable says the same."""
-    provider = wish.model.partition(":")[0]
-    usual = models.PROVIDERS[provider].keys if provider in models.PROVIDERS else ()
-    return "" if wish.key_env in usual and not wish.base_url else wish.key_env
+    return "" if wish.key_env in models.key_names(wish.model) and not wish.base_url else wish.key_env
 
 
 # -- writing it

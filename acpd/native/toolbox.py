@@ -29,6 +29,8 @@ MAX_TEXT = 64 * 1024
 """Bytes of UTF-8 of an output that a model is given."""
 WRITE = "write"
 """The scope of a change to a file inside the session's folders."""
+_SCOPES = {WRITE: "changes to files in the session's folders"}
+"""How the question calls a scope, where that is not its own name."""
 REFUSED = "The user refused this call. Do not do it in another way: go on without it, or ask the user what to do."
 
 
@@ -50,7 +52,10 @@ class ToolOutput(NamedTuple):
 
 
 class Tool(ABC):
-    """What a model can call. `schema`: the JSON schema of its arguments, an object."""
+    """What a model can call. `schema`: the JSON schema of its arguments, an object.
+
+    `title`, `locations` and `scope` are called in a thread and may look at the disk.
+    """
 
     name: str
     description: str
@@ -109,19 +114,33 @@ class Toolbox:
             if mode == "plan" and not tool.harmless:
                 raise ToolFailed(f"{name} is not available in the mode `plan`: nothing may be changed. Say what you would do.")
             given = tool.check(_decoded(name, arguments))
+            about = await asyncio.to_thread(_described, tool, turn.session, given)
         except ToolFailed as failed:
             return await _reported(turn, tool, name, arguments, str(failed))
-        return await _called(turn, tool, given, mode)
+        return await _called(turn, tool, given, about, mode)
 
 
-async def _called(turn: Turn, tool: Tool, given: Mapping[str, Any], mode: str) -> ToolOutput:
-    session = turn.session
-    title, where = tool.title(session, given), tool.locations(session, given)
+class _About(NamedTuple):
+    title: str
+    locations: Sequence[Location]
+    scope: str
+
+
+def _described(tool: Tool, session: Session, given: Mapping[str, Any]) -> _About:
+    """In a thread: where a path leads is known by looking at the disk."""
+    return _About(tool.title(session, given), tool.locations(session, given), tool.scope(session, given))
+
+
+async def _called(turn: Turn, tool: Tool, given: Mapping[str, Any], about: _About, mode: str) -> ToolOutput:
+    title, where, scope = about
     async with turn.tool(title, kind=tool.kind, name=tool.name, input=given, locations=where) as call:
         try:
             ready = await tool.prepare(turn, call, given)
-            scope = tool.scope(session, given)
-            if scope and not (mode == "code" and scope == WRITE) and not await turn.allowed(call, scope, title):
+            if (
+                scope
+                and not (mode == "code" and scope == WRITE)
+                and not await turn.allowed(call, scope, _SCOPES.get(scope, scope))
+            ):
                 raise ToolFailed(REFUSED)
             await call.start()
             output = await tool.run(turn, call, ready)

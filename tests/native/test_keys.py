@@ -8,7 +8,9 @@ import pytest
 
 from acpd.errors import AUTH_REQUIRED, ConfigError
 from acpd.native import keys
+from acpd.native.offers import Offers
 from acpd.native.settings import Settings
+from acpd.tasks import Tasks
 
 USUAL = ("OPENAI_API_KEY", "OTHER_KEY")
 
@@ -98,3 +100,13 @@ def test_no_server_gets_a_key_that_was_not_made_for_it(env: dict[str, str]) -> N
     assert "usual" not in keys.environment(elsewhere, given, USUAL).values()
     named = Settings(model="openai:m", base_url="http://localhost:1/v1", api_key_env="OPENAI_API_KEY")
     assert "usual" == keys.environment(named, given, USUAL)["OPENAI_API_KEY"]
+
+
+@pytest.mark.parametrize("chosen", ["openai:other", "openai-chat:m", "openai-responses:m"])
+def test_a_session_cannot_take_a_key_elsewhere(env: dict[str, str], chosen: str) -> None:
+    """Another model that would use the key of the configured one is asked where that key belongs."""
+    url = "http://localhost:1/v1"
+    settings = Settings(model="openai:m", base_url=url, api_key_env="MINE")
+    offers = Offers(settings, {**env, "MINE": "mine"}, Tasks(lambda _, error: None))
+    assert url == offers.named(chosen).base_url
+    assert {url} == {each.base_url for each in offers.all()}

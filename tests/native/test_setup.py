@@ -16,6 +16,8 @@ import pytest
 from acpd.config import Config, Paths
 from acpd.errors import ConfigError
 from acpd.native import keys, setup
+from tests.support.client import Client
+from tests.support.commands import acpd
 from tests.support.models import ModelServer, http, model_server
 
 KEY = "sk-canary-4711"
@@ -157,6 +159,24 @@ def test_nobody_at_the_terminal(env: dict[str, str]) -> None:
     ran = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert (1, "") == (ran.returncode, ran.stderr)
     assert "acpd-agent --setup --model PROVIDER:MODEL" in ran.stdout
+
+
+@pytest.mark.parametrize("argv", [[], ["--offline"]])
+def test_it_is_a_login_for_clients_with_a_terminal(tmp_path: Path, env: dict[str, str], argv: list[str]) -> None:
+    """acpd's own agent offers the setup as a terminal login, with a model or without, and by way of acpd with its variable.
+
+    Who has no model is told about it in the first answer.
+    """
+    login = {"type": "terminal", "id": "setup", "args": ["--setup"]}
+    agent = [sys.executable, "-m", "acpd.native.entry", *argv]
+    for command, variables in ((agent, {}), (acpd("run", "--standalone", "--", *agent), {"ACPD_LOGIN": "1"})):
+        with Client(command, tmp_path, env=env) as client:
+            (method,) = client.initialize(auth={"terminal": True})["authMethods"]
+            assert {**login, "env": variables}.items() <= method.items()
+            client.prompt(client.new(tmp_path), "hello")
+            assert "acpd-agent --setup" in client.text()
+        with Client(command, tmp_path, env=env) as client:
+            assert [] == client.initialize()["authMethods"]
 
 
 class Screen:

@@ -24,13 +24,15 @@ from acpd.native.tools.reading import MAX_IMAGE, image_type
 from acpd.native.tools.typed import Typed
 
 if TYPE_CHECKING:
+    from httpx2 import AsyncClient
+
     from acpd.api.calls import ToolCall
     from acpd.api.session import Session
     from acpd.api.turn import Turn
 
 SECONDS = 30.0
 """For all of it, redirects included."""
-MAX_BODY = 5 * 1024 * 1024
+MAX_BODY = 3 * 1024 * 1024
 """Bytes after decompression; the rest is left."""
 REDIRECTS = 5
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([A-Za-z0-9_-]{1,40})", re.IGNORECASE)
@@ -116,11 +118,7 @@ async def _followed(turn: Turn, call: ToolCall, url: str) -> Page:
 
 async def _address(turn: Turn, call: ToolCall, host: str, port: int) -> str:
     """An address of the host that may be spoken to. Raises ToolFailed."""
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise ToolFailed(f"{shown(host)} was not found: {getattr(error, 'strerror', None) or error}") from None
-    known = [str(address[0]) for *_, address in found]
+    known = await resolved(host, port)
     if any(map(addresses.private, known)) and not addresses.private_name(host):
         scope = f"fetch {host}:{port}, on this machine or a private network"
         if not await turn.allowed(call, scope):
@@ -128,8 +126,18 @@ async def _address(turn: Turn, call: ToolCall, host: str, port: int) -> str:
     return known[0]
 
 
+async def resolved(host: str, port: int) -> list[str]:
+    """The addresses of a host, one at least. Raises ToolFailed."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ToolFailed(f"{shown(host)} was not found: {getattr(error, 'strerror', None) or error}") from None
+    return [str(address[0]) for *_, address in found]
+
+
 async def _got(url: str, address: str) -> Page:
-    import httpx2
+    client = await asyncio.to_thread(_client)
+    import httpx2  # it is there now
 
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -137,7 +145,7 @@ async def _got(url: str, address: str) -> Page:
     headers = {**_HEADERS, "Host": parts.netloc.rpartition("@")[2]}
     try:
         async with (
-            httpx2.AsyncClient(timeout=SECONDS, follow_redirects=False, trust_env=False) as client,
+            client,
             client.stream("GET", there, headers=headers, extensions={"sni_hostname": host}) as answer,
         ):
             body = bytearray()
@@ -158,6 +166,13 @@ async def _got(url: str, address: str) -> Page:
             )
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise ToolFailed(f"{shown(host)} could not be fetched: {str(error) or type(error).__name__}") from None
+
+
+def _client() -> AsyncClient:
+    """In a thread: the import takes 50 ms, and reading the certificates as long."""
+    import httpx2
+
+    return httpx2.AsyncClient(timeout=SECONDS, follow_redirects=False, trust_env=False)
 
 
 def _output(page: Page, offset: int) -> ToolOutput:

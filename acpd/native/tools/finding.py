@@ -48,7 +48,7 @@ class Searching(Typed[Arguments]):
 
     def title(self, session: Session, arguments: Mapping[str, Any]) -> str:
         where = from_root(session, place(session, self._path(arguments)).path)
-        return f"{self.name} {shown(arguments['pattern'])[:200]}" + ("" if where == session.cwd else f" in {where}")
+        return f"{self.name} {shown(arguments['pattern'])[:200]}" + ("" if where == str(session.cwd) else f" in {where}")
 
     @staticmethod
     def _path(arguments: Mapping[str, Any]) -> str:

@@ -51,6 +51,13 @@ def _stamp(real: str) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
+def check(where: Place) -> None:
+    """Raises ToolFailed for what is neither a plain file nor free: a client that opened a pipe would wait for ever."""
+    what = kind(where.real)
+    if what not in {"file", "nothing"}:
+        raise ToolFailed(f"{shown(where.path)} is {'a ' if what == 'folder' else ''}{what}")
+
+
 def first_bytes(real: str, limit: int) -> bytes:
     """At most `limit` bytes of a plain file; empty for one that is not there (a client may know better). Raises ToolFailed."""
     try:
@@ -66,9 +73,7 @@ def first_bytes(real: str, limit: int) -> bytes:
 
 async def read_text(turn: Turn, where: Place, line: int | None = None, limit: int | None = None) -> str:
     """The text, or `limit` lines of it from `line` on. Raises ToolFailed, and what Turn.read_text raises."""
-    what = await asyncio.to_thread(kind, where.real)
-    if what not in ("file", "nothing"):  # a client that opens a pipe waits for ever
-        raise ToolFailed(f"{shown(where.path)} is {'a ' if what == 'folder' else ''}{what}")
+    await asyncio.to_thread(check, where)
     if where.root:
         return await turn.read_text(Path(where.path), line, limit)
     params = encode({"path": where.real, "line": line, "limit": limit})
@@ -79,9 +84,7 @@ async def read_text(turn: Turn, where: Place, line: int | None = None, limit: in
 
 async def write_text(turn: Turn, where: Place, text: str) -> None:
     """As a whole: the file has what it had, or all of this. Raises as `read_text` does."""
-    what = await asyncio.to_thread(kind, where.real)
-    if what not in ("file", "nothing"):
-        raise ToolFailed(f"{shown(where.path)} is {'a ' if what == 'folder' else ''}{what}")
+    await asyncio.to_thread(check, where)
     if where.root:
         await turn.write_text(Path(where.path), text)
     else:

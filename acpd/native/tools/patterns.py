@@ -13,6 +13,8 @@ from acpd.native.toolbox import ToolFailed
 from acpd.native.tools.walk import Budget
 
 LONGEST = 1000
+SLOW = 2.0
+"""Seconds of the processor that one text may take: a search that was cancelled runs for so long at most."""
 _LOOKS_ROUND = re.compile(r"\(\?|\\[AZzGKR]|[*+?}]\+")
 """What can make a pattern match a line and yet not the text that the line is in."""
 _PARTS = re.compile(r"\*\*/|\*\*|\*|\?|\[!?\]?[^\]/]*\]|\{|\}|,|\\.|.", re.DOTALL)
@@ -47,7 +49,7 @@ class Pattern:
         if not left:
             return False
         try:
-            return question(text, timeout=left, concurrent=True) is not None
+            return question(text, timeout=min(left, SLOW), concurrent=True) is not None
         except TimeoutError:
             self._budget.why = "the pattern takes too long: write a simpler one"
             return False

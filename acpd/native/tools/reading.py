@@ -67,6 +67,7 @@ class Read(Typed[ReadArguments]):
     async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:
         said = self.said(arguments)
         where = await asyncio.to_thread(place, turn.session, said.path)
+        await asyncio.to_thread(local.check, where)
         start = await asyncio.to_thread(local.first_bytes, where.real, 8192)
         if mime := image_type(start):
             return await asyncio.to_thread(_image, where, mime)

@@ -67,7 +67,8 @@ class Run(Typed[RunArguments]):
     async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:
         said = self.said(arguments)
         cwd = await asyncio.to_thread(_folder, turn.session, said.cwd)
-        async with turn.terminal(_shell(), ["-c", said.command], cwd=Path(cwd), limit=KEPT) as terminal:
+        shell = await asyncio.to_thread(_shell)
+        async with turn.terminal(shell, ["-c", said.command], cwd=Path(cwd), limit=KEPT) as terminal:
             await call.embed(terminal)
             ended = await _ended(terminal, said.timeout)
             text, cut = await terminal.output()

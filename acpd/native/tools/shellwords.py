@@ -11,6 +11,8 @@ import re
 import shlex
 
 _LONGEST = 400
+"""Characters of a line that are part of a scope; the rest is, as its hash."""
+_LONGEST_READ = 4000
 _WORD = re.compile(r"[A-Za-z0-9_./+-]+")
 _NOT_PLAIN = ("`", "$(", "$'", '$"', "${", "$[")
 """Commands within words, and quotes that shlex reads otherwise than the shell does."""
@@ -34,7 +36,7 @@ def scope(command: str) -> str:
 
 def only_program(command: str) -> str:
     """The one program that this line runs; "" if that is not sure."""
-    if not command.isprintable() or any(part in command for part in _NOT_PLAIN):
+    if len(command) > _LONGEST_READ or not command.isprintable() or any(part in command for part in _NOT_PLAIN):
         return ""
     lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True

@@ -48,7 +48,8 @@ def _inlined(part: Any, named: Mapping[str, Any]) -> Any:
         return part
     if "$ref" in part:
         return _inlined(named[part["$ref"]], named)
-    return {key: _inlined(value, named) for key, value in part.items() if key != "title" or not isinstance(value, str)}
+    found = {key: _inlined(value, named) for key, value in part.items() if key != "title" or not isinstance(value, str)}
+    return {"type": "string", **found} if "enum" in found else found  # one provider refuses words without a type
 
 
 def _told(schema: Mapping[str, Any]) -> str:

@@ -1,31 +1,22 @@
-"""All files below a folder, as git sees them: what .gitignore excludes is left out. Blocking, bounded, never follows a link.
-
-Reading .gitignore is left to pathspec: its rules (anchors, `**`, negation, what counts for folders only) are many and known by
-it; git itself would start a process, which the folder's own configuration can tell to run others.
-"""
+"""All files below a folder, as git sees them: what .gitignore excludes is left out. Blocking, bounded, never follows a link."""
 
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from acpd.native.toolbox import ToolFailed
+from acpd.native.tools.ignoring import Rules, parsed
 from acpd.native.tools.local import first_bytes
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
 
 SECONDS = 20.0
 ENTRIES = 500_000
 _RULES = 256 * 1024
 """Bytes of a .gitignore that are read."""
 _OWN = frozenset({".git", ".hg", ".jj", ".svn"})
-_TOO_MANY_STARS = re.compile(r"\*[^/]*[^/*]\*[^/]*[^/*]\*[^/]*[^/*]\*")
-"""Four in one name: the regular expression for such a line can take minutes for one file."""
 
 
 class Budget:
@@ -59,20 +50,15 @@ class Found(NamedTuple):
     below: str
 
 
-class _Rules(NamedTuple):
-    folder: str
-    spec: GitIgnoreSpec
-
-
 def files(start: str, budget: Budget, *, ignored: bool) -> Generator[Found]:
     """By name, folder by folder. `ignored`: those too that .gitignore excludes. What may not be read is left out."""
-    stack: list[tuple[str, tuple[_Rules, ...]]] = [(start, () if ignored else _rules_above(start))]
+    stack: list[tuple[str, tuple[Rules, ...]]] = [(start, () if ignored else _rules_above(start))]
     seen = 0
     while stack:
         folder, rules = stack.pop()
         if not ignored:
             rules = (*rules, *_rules(folder, os.path.join(folder, ".gitignore")))
-        deeper: list[tuple[str, tuple[_Rules, ...]]] = []
+        deeper: list[tuple[str, tuple[Rules, ...]]] = []
         for entry in _entries(folder):
             seen += 1
             if seen > ENTRIES:
@@ -97,7 +83,7 @@ def _entries(folder: str) -> Sequence[os.DirEntry[str]]:
         return ()
 
 
-def _rules_above(start: str) -> tuple[_Rules, ...]:
+def _rules_above(start: str) -> tuple[Rules, ...]:
     """Of the repository that this folder is in. None of them if they exclude the folder itself: it was asked for by name."""
     above = [start]
     while not os.path.lexists(os.path.join(above[-1], ".git")):
@@ -115,39 +101,19 @@ def _rules_above(start: str) -> tuple[_Rules, ...]:
     return tuple(found)
 
 
-def _excluded(path: str, is_folder: bool, rules: Sequence[_Rules]) -> bool:  # noqa: FBT001  as the entry says
-    """The nearest file that says something about it decides, and in it the last line (gitignore)."""
-    for folder, spec in reversed(rules):
-        if not path.startswith(folder):
-            continue
-        below = os.path.relpath(path, folder)
-        verdict = spec.check_file(below + "/" if is_folder else below).include
+def _excluded(path: str, is_folder: bool, rules: Sequence[Rules]) -> bool:  # noqa: FBT001  as the entry says
+    """The nearest file that says something about it decides."""
+    for each in reversed(rules):
+        verdict = each.verdict(os.path.relpath(path, each.folder), is_folder=is_folder)
         if verdict is not None:
             return verdict
     return False
 
 
-def _rules(folder: str, path: str) -> tuple[_Rules, ...]:
-    from pathspec import GitIgnoreSpec  # 20 ms that a start need not pay
-
+def _rules(folder: str, path: str) -> tuple[Rules, ...]:
     try:
-        text = first_bytes(path, _RULES).decode("utf-8", "replace")
+        text = first_bytes(path, _RULES).decode("utf-8", "surrogateescape")
     except ToolFailed:  # a link, or no plain file: git does not read it either
         return ()
-    lines = [line for line in text.splitlines() if line.strip() and not _TOO_MANY_STARS.search(line)]
-    if not lines:
-        return ()
-    try:
-        return (_Rules(folder, GitIgnoreSpec.from_lines(lines)),)
-    except ValueError:
-        return (_Rules(folder, GitIgnoreSpec.from_lines([line for line in lines if _sound(line)])),)
-
-
-def _sound(line: str) -> bool:
-    from pathspec import GitIgnoreSpec
-
-    try:
-        GitIgnoreSpec.from_lines([line])
-    except ValueError:
-        return False
-    return True
+    rules = parsed(folder, text)
+    return (rules,) if rules.rules else ()
