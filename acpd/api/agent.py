@@ -46,6 +46,9 @@ class Agent(ABC):
         "cancelled" whatever this returns or raises. Raises Refused to answer with an error.
         """
 
+    def connected(self) -> None:
+        """The client was answered its `initialize`: what takes long and belongs to no session can begin in the background."""
+
     async def opened(self, session: Session, /) -> None:
         """A session was begun, loaded or resumed, and the client has its answer. Its first prompt waits for this.
 

@@ -118,6 +118,7 @@ class Connection:
             "authMethods": [each for each in agent.auth_methods if self.client.login or each.get("type") != "terminal"],
         }
         self.peer.answer(identifier, encode(result))
+        agent.connected()
 
     def _authenticate(self, identifier: bytes, params: Params) -> None:
         """There is nothing to do here: a terminal login is a program of its own, and else the environment has the keys."""

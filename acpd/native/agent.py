@@ -7,6 +7,7 @@ and the first prompt waits for them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -45,6 +46,9 @@ THINKING = (
     Choice("max", "Maximal"),
 )
 
+WARM_AFTER = 0.3
+"""Seconds between the answer of initialize and imports: a client that is quick has its session by then."""
+
 
 class _Work:
     """What belongs to one open session."""
@@ -73,6 +77,17 @@ class NativeAgent(Agent):
         self._offers = Offers(settings, environ, self._tasks)
         self._secrets = keys_in(self._offers.env)
         self._work: dict[str, _Work] = {}
+
+    def connected(self) -> None:
+        self._tasks.spawn(self._warm(), name="warm")
+
+    async def _warm(self) -> None:
+        """The usual model, for agents that are started before there is a session. Not at once: session/new comes first."""
+        await asyncio.sleep(WARM_AFTER)
+        await self._offers.found()
+        if self._offers.usual is not None:
+            with contextlib.suppress(AcpdError):  # the first prompt says it
+                await self._offers.loaded(self._offers.usual)
 
     # -- options
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.native.turns import CHOSEN, KEY
 from tests.support.models import STALL, Json, ModelServer, answer, http, model_server
-from tests.support.plain_editor import PlainEditor, editors
+from tests.support.plain_editor import PATIENCE, PlainEditor, editors
 
 ENTRY = [sys.executable, "-m", "acpd.native.entry"]
 Launch = Callable[..., PlainEditor]
@@ -191,6 +192,16 @@ def test_session_new_is_answered_before_any_model_is_imported(launch: Launch) ->
     editor.new()
     maps = Path(f"/proc/{editor.process.pid}/maps").read_text()
     assert "pydantic_core" not in maps
+
+
+@pytest.mark.e2e
+def test_an_agent_that_waits_for_a_session_has_its_model(launch: Launch) -> None:
+    """One that was started ahead imports its model's library before there is a session."""
+    editor = launch("chat")
+    maps, end = Path(f"/proc/{editor.process.pid}/maps"), time.monotonic() + PATIENCE
+    while "pydantic_core" not in maps.read_text() and time.monotonic() < end:
+        editor.call("session/close", {"sessionId": "none"})  # it goes on answering meanwhile
+    assert "pydantic_core" in maps.read_text()
 
 
 @pytest.mark.e2e

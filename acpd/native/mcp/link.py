@@ -24,6 +24,7 @@ from pydantic import FileUrl, ValidationError
 from acpd.native.mcp import web
 from acpd.native.mcp.failed import ENDED, ServerFailed
 from acpd.native.mcp.pipe import Messages, talking
+from acpd.native.mcp.server import within
 from acpd.version import __version__
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ MAX_TOOLS = 1000
 LISTING = 10.0
 """Seconds for a list that has changed."""
 SETTLING = 0.2
-"""Seconds between the news that a list has changed and its reading: they come in crowds."""
+"""Seconds between the news that a list has changed and its reading: they come in crowds. Twice as many each time, up to QUIET,
+for a server that cannot stop."""
+QUIET = 30.0
 CLOSED = "Connection closed"
 """What the package says to requests when a connection ends; the same code is used where one answer is lost."""
 
@@ -142,10 +145,13 @@ class Link:
         await self._ended.wait()
 
     async def _follow(self, listed: Listed) -> None:
+        pause = SETTLING
         while not self._ended.is_set():
+            quiet = asyncio.get_running_loop().time() + QUIET
             await self._news.wait()
+            pause = SETTLING if asyncio.get_running_loop().time() > quiet else min(2 * pause, QUIET)
+            await within(pause, self._ended.wait())
             if not self._ended.is_set():
-                await asyncio.sleep(SETTLING)
                 self._news.clear()
                 await self._again(listed)
 

@@ -17,10 +17,10 @@ class Names:
         self._taken = set(reserved)
 
     def of(self, server: str, tool: str) -> str:
-        """The name of this server's tool. `server` tells servers of one name apart by what stands after a NUL."""
+        """The name of this server's tool."""
         if (known := self._names.get((server, tool))) is not None:
             return known
-        plain = _ILLEGAL.sub("_", f"{server.split(chr(0), maxsplit=1)[0]}_{tool}").strip("_") or "mcp"
+        plain = f"{_ILLEGAL.sub('_', server).strip('_') or 'mcp'}_{_ILLEGAL.sub('_', tool)}"
         name = plain
         count = 0
         while len(name) > LONGEST or name in self._taken:

@@ -27,6 +27,7 @@ MAX_UNREAD = 64 * 1024 * 1024
 """Bytes that a server may leave unread, e.g. our answers to its own requests."""
 CHUNK = 128 * 1024
 _ID = rb'"id"\s*:\s*(\d{1,18}|"(?:[^"\\]|\\.){1,64}")'
+_ANSWER = re.compile(rb'"(?:result|error)"\s*:')
 _ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID)
 _ID_LAST = re.compile(_ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 
@@ -109,7 +110,7 @@ class Messages:
 def _refused(line: bytes, why: str) -> bytes:
     """An error in the place of the answer that this line has; empty where it has none that can be told."""
     found = _ID_FIRST.match(line[:1000]) or _ID_LAST.search(line[-1000:])
-    if found is None:
+    if found is None or not _ANSWER.search(line[:1000]):
         return b""
     identifier = found[1].decode()
     number = int(identifier) if identifier.isdigit() else identifier[1:-1]

@@ -72,6 +72,8 @@ class Server:
         self._since = 0.0
         self._told = False
         """The trouble that it has now was told."""
+        self._warned = False
+        """It lists tools twice, and that was told."""
         self._waited = False
         """`open` has not waited for it."""
         self._forgotten = False
@@ -90,7 +92,7 @@ class Server:
             self._tell(f"has not answered within {timeout:g} seconds", "The session goes on without it until it answers.")
 
     async def run(self) -> None:
-        """For the whole session. Cancelling it ends the connection; `stopped` waits for the process."""
+        """For the whole session. Cancelling it ends the connection, and begins to end the process."""
         loop = asyncio.get_running_loop()
         failures = 0
         while True:
@@ -195,7 +197,8 @@ class Server:
     def _listed(self, tools: list[types.Tool]) -> None:
         """A tool that is listed twice cannot be told apart by a call: it counts once."""
         unique = {tool.name: tool for tool in reversed(tools)}
-        if len(unique) < len(tools) and not self._told:
+        if len(unique) < len(tools) and not self._warned:
+            self._warned = True
             twice = sorted({tool.name for tool in tools if unique[tool.name] is not tool})
             names = self.spec.secrets.shown(", ".join(twice)[:200])
             self._session.notice("warning", f"MCP server {self.label} lists a tool more than once", f"Once is enough: {names}.")

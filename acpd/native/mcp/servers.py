@@ -24,7 +24,7 @@ TIMEOUT = 10.0
 """Seconds that a session waits for its servers, where nothing else is configured."""
 GOODBYE = 0.5
 """Seconds for the end of calls, and of connections: servers are told of both."""
-ENDING = 3.5
+ENDING = 3.0
 """Seconds for the end of processes, after which what is left is killed and not waited for."""
 MAX_INSTRUCTIONS = 4 * 1024
 """Characters of one server's instructions."""

@@ -37,7 +37,8 @@ class McpTool(Tool):
         self.schema.pop("$schema", None)  # not every provider takes it
         hints = tool.annotations
         self.kind = "read" if hints is not None and hints.read_only_hint else "other"
-        self._title = f"{server.label}: {tool.title or (hints.title if hints else None) or tool.name}"[:200]
+        shown = secrets.told(tool.title or (hints.title if hints else None) or tool.name)
+        self._title = f"{server.label}: {shown}"[:200]
         self._scope = f"mcp:{server.label}/{tool.name}"
         self._server = server
         self._tool = tool.name
@@ -88,9 +89,10 @@ class Progress:
         """As the `mcp` package calls it."""
         part = f"{progress:g}/{total:g}" if total else f"{progress:g}"
         self.text = f"{part} {message or ''}".strip()[:500]
-        self._fresh = True
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
+        else:
+            self._fresh = True
 
     def news(self) -> asyncio.Future[None]:
         """Done when there is a word that was not looked at yet."""

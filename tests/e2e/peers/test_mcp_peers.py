@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Literal
 
@@ -29,7 +29,7 @@ def everything(peers: Installed) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def running(peers: Installed, kind: Kind, mark: str) -> Iterator[McpServer]:
+def running(peers: Installed, kind: Kind, mark: str) -> Generator[McpServer]:
     """server-everything as a session has it."""
     node, script = everything(peers)
     if kind == "stdio":

@@ -140,3 +140,29 @@ def test_acpd_ends_the_servers_of_a_killed_agent(tmp_path: Path) -> None:
         proc.assert_gone(server.pid, within=3)
         assert "end_turn" == client.prompt(session, 'ignores_eof_echo {"text": "y"}')
     proc.assert_none_left(client.mark, within=3)
+
+
+def test_sessions_do_not_share_servers(client: Client, tmp_path: Path) -> None:
+    """A session has the tools of its own servers and of no other's."""
+    first = new(client, tmp_path, stdio(client, OWN / "rich.py"))
+    second = new(client, tmp_path, stdio(client, CORPUS / "garbage_stdout.py"))
+    for session in (first, second):
+        assert "end_turn" == client.prompt(session, "tools")
+    assert "rich_echo" in client.text(first)
+    assert "garbage_stdout" not in client.text(first)
+    assert "garbage_stdout_echo" == client.text(second)
+
+
+def test_a_load_with_a_dead_server(client: Client, tmp_path: Path) -> None:
+    """session/load with servers that are dead or silent answers at once, the servers of before end, and the turn works."""
+    session = new(client, tmp_path, stdio(client, OWN / "rich.py"))
+    assert "end_turn" == client.prompt(session, "rich_echo {}")
+    dead = {"type": "http", "name": "dead", "url": "http://127.0.0.1:9/mcp", "headers": []}
+    servers = [dead, stdio(client, CORPUS / "never_answers.py"), stdio(client, CORPUS / "garbage_stdout.py")]
+    began = time.monotonic()
+    client.call("session/load", {"sessionId": session, "cwd": str(tmp_path), "mcpServers": servers})
+    assert time.monotonic() - began < 2
+    assert "end_turn" == client.prompt(session, "tools")
+    assert client.text(session).endswith("garbage_stdout_echo")
+    assert "MCP server dead is not available" in client.told(session)
+    assert "rich" not in " ".join(process.command for process in proc.marked(client.mark))

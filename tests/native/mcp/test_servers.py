@@ -8,14 +8,17 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from acpd.api.shapes import McpServer
 from acpd.native.mcp import server as server_module
-from tests.native.mcp.seat import Opened, opened, program
+from tests.native.mcp.seat import Opened, opened, program, remote
 from tests.support import proc
 
 SECRET = "canary-4711-env"
+KINDS: tuple[Literal["http", "sse"], ...] = ("http", "sse")
 
 
 @pytest.fixture
@@ -261,3 +264,17 @@ async def test_a_server_that_writes_without_end(tmp_path: Path, mark: str, text:
         assert output.failed
         assert "it writes" in output.text
         assert "echo x" == (await session.call("rich_echo", text="x")).text
+
+
+async def test_values_that_cannot_be_sent(tmp_path: Path) -> None:
+    """A value with a NUL, a newline or a letter that headers cannot have fails that server only, and is not shown."""
+    servers: list[McpServer] = [
+        program("rich", label="nul", KEY=f"{SECRET}\0x"),
+        program("rich", label="equals", **{"A=B": SECRET}),
+    ]
+    for label, value in (("newline", f"{SECRET}\n{SECRET}-2"), ("letter", f"{SECRET}-\u20ac")):
+        servers += [remote(f"{label} {kind}", kind, "http://127.0.0.1:9/mcp", Key=value) for kind in KINDS]
+    async with opened(tmp_path, *servers) as session:
+        titles = {notice.title for notice in session.seat.notices}
+        assert {f"MCP server {server.name} is not available" for server in servers} == titles
+        assert SECRET not in repr(session.seat.notices)

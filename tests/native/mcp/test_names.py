@@ -1,0 +1,31 @@
+"""Names of tools as models take them."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acpd.native.mcp.names import Names
+
+PAIRS = st.lists(st.tuples(st.text(max_size=80), st.text(max_size=80)), max_size=30)
+
+
+@settings(max_examples=30)
+@given(PAIRS)
+def test_names_are_legal_and_unique(pairs: list[tuple[str, str]]) -> None:
+    """Whatever servers and tools are called, each pair has one legal name, always the same, and no two have one."""
+    names = Names(("mcp_resources",))
+    given_out = {pair: names.of(*pair) for pair in pairs}
+    assert all(re.fullmatch("[a-zA-Z0-9_-]{1,64}", name) for name in given_out.values())
+    assert len(set(given_out.values())) == len(given_out)
+    assert "mcp_resources" not in given_out.values()
+    assert given_out == {pair: names.of(*pair) for pair in pairs}
+
+
+def test_plain_names_stay() -> None:
+    """What is legal is kept; a server without a legal character is called mcp."""
+    names = Names()
+    assert "files_read-all" == names.of("files", "read-all")
+    assert "mcp_read" == names.of("\u65e5\u672c", "read")
