@@ -3,7 +3,7 @@
 What an agent is written with comes from acpd.api, when it is first asked for (docs/agents-in-python.md).
 """
 
-TYPE_CHECKING = False  # the real one costs the import of typing
+TYPE_CHECKING = False  # typing's own costs its import
 if TYPE_CHECKING:
     from acpd.api.agent import Agent, serve
     from acpd.api.calls import ToolCall
@@ -14,21 +14,31 @@ if TYPE_CHECKING:
     from acpd.api.turn import Turn
     from acpd.errors import FileFailed, Refused, StateUnreadable, TerminalFailed
     from acpd.version import __version__
+else:
+    _HOMES = {
+        "version": ("__version__",),
+        "errors": ("FileFailed", "Refused", "StateUnreadable", "TerminalFailed"),
+        "api.agent": ("Agent", "serve"),
+        "api.calls": ("ToolCall",),
+        "api.hands": ("Terminal",),
+        "api.session": ("Session",),
+        "api.shapes": (
+            *("Choice", "Client", "Command", "Exit", "Location"),
+            *("McpServer", "Option", "PlanEntry", "RemoteServer", "StdioServer"),
+        ),
+        "api.state": ("State",),
+        "api.turn": ("Turn",),
+    }
 
-_HOMES = {
-    "version": ("__version__",),
-    "errors": ("FileFailed", "Refused", "StateUnreadable", "TerminalFailed"),
-    "api.agent": ("Agent", "serve"),
-    "api.calls": ("ToolCall",),
-    "api.hands": ("Terminal",),
-    "api.session": ("Session",),
-    "api.shapes": (
-        *("Choice", "Client", "Command", "Exit", "Location"),
-        *("McpServer", "Option", "PlanEntry", "RemoteServer", "StdioServer"),
-    ),
-    "api.state": ("State",),
-    "api.turn": ("Turn",),
-}
+    def __getattr__(name: str) -> object:
+        """A public name, from the module that has it."""
+        for home, names in _HOMES.items():
+            if name in names:
+                import importlib
+
+                return getattr(importlib.import_module(f"acpd.{home}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Agent",
@@ -54,13 +64,3 @@ __all__ = [
     "__version__",
     "serve",
 ]
-
-
-def __getattr__(name: str) -> object:
-    """A public name, from the module that has it."""
-    for home, names in _HOMES.items():
-        if name in names:
-            import importlib
-
-            return getattr(importlib.import_module(f"acpd.{home}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

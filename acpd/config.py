@@ -14,7 +14,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from acpd import configfile, ownagent
+from acpd.configfile import NO_NUL, Seconds, listed, meant
 from acpd.errors import ConfigError
+from acpd.ownagent import NATIVE
 
 FILE_NAME = "acpd.toml"
 OFFLINE = "offline"
@@ -23,8 +26,6 @@ BUILT_IN = "acpd-agent"
 HIDDEN = "***"
 """Stands for a value that is neither stored nor shown."""
 
-Seconds = Annotated[float, Meta(gt=0, le=86_400)]
-NO_NUL = r"\A[^\0]*\Z"  # the system ends every path, argument and variable there
 Text = Annotated[str, Meta(min_length=1, pattern=NO_NUL)]
 Name = Annotated[str, Meta(pattern=r"\A[^=\0]+\Z")]
 Value = Annotated[str, Meta(pattern=NO_NUL)]
@@ -47,7 +48,10 @@ class Agent(Struct, frozen=True, kw_only=True):
 
 
 class Agents(Struct, frozen=True, kw_only=True):
-    """`[agents]`; times in seconds, tokens as acpd.storage.primer counts them. `programs` are the tables `[agents.NAME]`."""
+    """`[agents]`; times in seconds, tokens as acpd.storage.primer counts them. `programs` are the tables `[agents.NAME]`.
+
+    `native` is None where nothing is said of it.
+    """
 
     default: Text = ""
     start_timeout: Seconds = 30.0
@@ -55,6 +59,7 @@ class Agents(Struct, frozen=True, kw_only=True):
     stop_grace: Seconds = 1.0
     primer_tokens: Annotated[int, Meta(ge=1_000, le=10_000_000)] = 50_000
     programs: dict[str, Agent] = {}
+    native: ownagent.Native | None = None
 
 
 class Sessions(Struct, frozen=True, kw_only=True):
@@ -174,11 +179,12 @@ class Config(Struct, frozen=True, kw_only=True):
     def load(cls, paths: Paths, env: Mapping[str, str], flags: Flags = NO_FLAGS) -> Config:
         """Raises ConfigError, which names the file and line, the variable or the flag, the key, and what is allowed."""
         given = _Given()
-        file = _file(paths, env, flags)
+        file = file_to_read(paths, env, flags)
         if file:
             _add_file(given, file)
         _add_environment(given, env)
         _add_flags(given, flags)
+        given.values["agents"]["native"] = given.native.native()
         made: dict[str, Any] = {name: made(**given.values[name]) for name, made in SECTIONS.items()}
         storage: Storage = made["storage"]
         if not storage.path:
@@ -190,7 +196,8 @@ class Config(Struct, frozen=True, kw_only=True):
         return config
 
     def choose(self, name: str | None = None) -> AgentChoice:
-        """The agent of this name, else the configured default, else the only one there is, else the built-in.
+        """The agent of this name, else the configured default, else the only program there is, else our own: with a model if
+        `[agents.native]` says something, else offline.
 
         Raises ConfigError if there is no agent of that name, or several and no default.
         """
@@ -198,16 +205,18 @@ class Config(Struct, frozen=True, kw_only=True):
         name = name or self.agents.default
         if not name and len(programs) > 1:
             raise ConfigError(
-                f"no default agent: {_listed(programs)} are configured",
+                f"no default agent: {listed(programs)} are configured",
                 hint='set [agents] default = "NAME", or pass --agent NAME',
             )
-        name = name or next(iter(programs), OFFLINE)
+        name = name or next(iter(programs), NATIVE if self.agents.native is not None else OFFLINE)
         if (agent := programs.get(name)) is not None:
             return AgentChoice(name, agent.command, agent.env, agent.cwd)
+        if name == NATIVE:
+            return AgentChoice(NATIVE, built_in_command(*(("--config", self.file) if self.file else ())))
         if name in {OFFLINE, BUILT_IN}:
-            return AgentChoice(BUILT_IN, built_in_command())
-        known = [*programs, OFFLINE]
-        raise ConfigError(f"there is no agent named {name!r}", hint=_meant(name, known, f"configured: {_listed(known)}"))
+            return AgentChoice(BUILT_IN, built_in_command("--offline"))
+        known = [*programs, NATIVE, OFFLINE]
+        raise ConfigError(f"there is no agent named {name!r}", hint=meant(name, known, f"configured: {listed(known)}"))
 
 
 SECTIONS: dict[str, type[Struct]] = {
@@ -259,7 +268,7 @@ def variable(key: str) -> str:
     return "ACPD_" + key.upper().replace(".", "_")
 
 
-def built_in_command() -> tuple[str, ...]:
+def built_in_command(*arguments: str) -> tuple[str, ...]:
     """How our own agent is started: its script beside this interpreter.
 
     Where there is none (installed for one user) the interpreter runs it, with -P: a module in the session's folder
@@ -267,19 +276,19 @@ def built_in_command() -> tuple[str, ...]:
     """
     script = os.path.join(os.path.dirname(sys.executable), BUILT_IN)
     if os.access(script, os.X_OK):
-        return (script, "--offline")
-    return (sys.executable, "-P", "-c", "from acpd.native.entry import main; raise SystemExit(main())", "--offline")
+        return (script, *arguments)
+    return (sys.executable, "-P", "-c", "from acpd.native.entry import main; raise SystemExit(main())", *arguments)
 
 
 def without_secrets(command: tuple[str, ...]) -> tuple[str, ...]:
     """The command as it may be stored and shown: HIDDEN for the values of --*key*, --*token*, --*secret*, --*password*, of
-    variables named so (`env API_KEY=...`), and of headers that carry them.
+    variables named so (`env API_KEY=...`), and of headers that carry them. What `--key-env` is told is the name of a variable.
     """
     shown: list[str] = []
     hide = False
     for argument in command:
         name, equals, _ = argument.partition("=")
-        secret = any(word in name.lower() for word in ("key", "token", "secret", "password"))
+        secret = any(word in name.lower() for word in ("key", "token", "secret", "password")) and not name.endswith("-env")
         flag = name.startswith("-") and secret
         header, colon, _ = argument.partition(":")
         if hide:
@@ -301,28 +310,17 @@ class _Given:
         self.values: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
         self.sources: dict[str, str] = {}
         self.top: dict[str, Any] = {}
+        self.native = ownagent.Told(self.sources)
 
     def put(self, key: str, value: object, source: str, at: str, *, strict: bool, base: str | None = None) -> None:
         """One key. `at` is where an error points; `base` is what a relative path is relative to."""
         section, name = key.split(".", 1)
-        self.values[section][name] = _value(
-            SECTIONS[section], name, value, f"{at}: {key}", WANTED[key], strict=strict, shown=True
+        self.values[section][name] = configfile.converted(
+            SECTIONS[section], name, value, f"{at}: {key}", WANTED[key], strict=strict
         )
         if key in _PATHS and self.values[section][name]:
             self.values[section][name] = _folder(self.values[section][name], base)
         self.sources[key] = source
-
-
-def _value(into: type[Struct], name: str, value: object, where: str, wanted: str, *, strict: bool, shown: bool) -> Any:
-    """`value` as that field of the Struct has it. `shown`: whether the error may show it."""
-    wrapped = {name: value}
-    if into is Agent and name != "command":
-        wrapped["command"] = ["-"]
-    try:
-        return getattr(msgspec.convert(wrapped, into, strict=strict), name)
-    except msgspec.ValidationError:
-        what = f"is {value!r}, must be" if shown and isinstance(value, str | int | float) else "must be"
-        raise ConfigError(f"{where} {what} {wanted}") from None
 
 
 def _folder(path: str, base: str | None) -> str:
@@ -335,7 +333,7 @@ def _folder(path: str, base: str | None) -> str:
 # -- the file
 
 
-def _file(paths: Paths, env: Mapping[str, str], flags: Flags) -> str:
+def file_to_read(paths: Paths, env: Mapping[str, str], flags: Flags) -> str:
     """The file to read: one that was named must exist, the usual one need not."""
     named = flags.config or env.get("ACPD_CONFIG")
     if not named:
@@ -347,56 +345,36 @@ def _file(paths: Paths, env: Mapping[str, str], flags: Flags) -> str:
     return path
 
 
-class _Source:
-    """A file that is being read; it finds the line of a key when that is asked for."""
-
-    def __init__(self, path: str, text: str) -> None:
-        self.path = path
-        self._lines = text.split("\n")
-
-    def at(self, section: str, key: str = "") -> str:
-        """`FILE line N` of a key, or of a section's head; only `FILE` where neither stands alone on a line."""
-        head = ""
-        for number, line in enumerate(self._lines, 1):
-            bare = line.split("#", 1)[0].strip().replace('"', "").replace(" ", "")
-            if bare.startswith("["):
-                head = bare.strip("[]")
-                found = head == (f"{section}.{key}" if key else section)
-            else:
-                found = bool(key) and head == section and bare.split("=", 1)[0] == key
-            if found:
-                return f"{self.path} line {number}"
-        return self.path
-
-
 def _add_file(given: _Given, path: str) -> None:
-    table, source = _parse(path)
+    table, source = configfile.parse(path)
     for section, members in table.items():
         if section not in SECTIONS:
-            raise ConfigError(f"{source.at(section)}: there is no [{section}]", hint=_meant(section, [*SECTIONS]))
+            raise ConfigError(f"{source.at(section)}: there is no [{section}]", hint=meant(section, [*SECTIONS]))
         if not isinstance(members, dict):
             raise ConfigError(f"{path}: {section} must be a table", hint=f"write [{section}] on a line of its own")
         for name, value in members.items():
             _add_member(given, source, section, name, value)
 
 
-def _add_member(given: _Given, source: _Source, section: str, name: str, value: object) -> None:
+def _add_member(given: _Given, source: configfile.Source, section: str, name: str, value: object) -> None:
     key = f"{section}.{name}"
     if key in WANTED:
         given.put(key, value, source.path, source.at(section, name), strict=True, base=os.path.dirname(source.path))
+    elif key == f"agents.{NATIVE}" and isinstance(value, dict):
+        given.native.add_table(source, value)
     elif section == "agents" and isinstance(value, dict):
         given.values["agents"].setdefault("programs", {})[name] = _agent(given, source, name, value)
     else:
         known = [known.split(".", 1)[1] for known in WANTED if known.startswith(f"{section}.")]
-        raise ConfigError(f"{source.at(section, name)}: there is no {name} in [{section}]", hint=_meant(name, known))
+        raise ConfigError(f"{source.at(section, name)}: there is no {name} in [{section}]", hint=meant(name, known))
 
 
-def _agent(given: _Given, source: _Source, agent: str, members: dict[str, object]) -> Agent:
+def _agent(given: _Given, source: configfile.Source, agent: str, members: dict[str, object]) -> Agent:
     section = f"agents.{agent}"
     for name in members:
         if name not in WANTED_OF_AGENT:
             raise ConfigError(
-                f"{source.at(section, name)}: there is no {name} in [{section}]", hint=_meant(name, [*WANTED_OF_AGENT])
+                f"{source.at(section, name)}: there is no {name} in [{section}]", hint=meant(name, [*WANTED_OF_AGENT])
             )
     if "command" not in members:
         raise ConfigError(
@@ -405,42 +383,30 @@ def _agent(given: _Given, source: _Source, agent: str, members: dict[str, object
     values: dict[str, Any] = {}
     for name, value in members.items():
         where = f"{source.at(section, name)}: {section}.{name}"
-        values[name] = _value(Agent, name, value, where, WANTED_OF_AGENT[name], strict=True, shown=False)
+        values[name] = configfile.converted(
+            Agent, name, value, where, WANTED_OF_AGENT[name], strict=True, shown=False, beside={"command": ["-"]}
+        )
         given.sources[f"{section}.{name}"] = source.path
     if "cwd" in values:
         values["cwd"] = _folder(values["cwd"], os.path.dirname(source.path))
     return Agent(**values)
 
 
-def _parse(path: str) -> tuple[dict[str, Any], _Source]:
-    import tomllib
-
-    try:
-        with open(path, "rb") as file:
-            text = file.read().decode()
-        return tomllib.loads(text), _Source(path, text)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 at byte {error.start}") from None
-    except ValueError as error:  # also Python's own, for a number of thousands of digits
-        raise ConfigError(f"{path} is not TOML: {error}") from None
-    except RecursionError:
-        raise ConfigError(f"{path} is not TOML: nested too deeply") from None
-
-
 # -- variables and flags
 
 
 def _add_environment(given: _Given, env: Mapping[str, str]) -> None:
-    known = {variable(key): key for key in WANTED}
+    known = {variable(key): key for key in (*WANTED, *ownagent.KEYS)}
     for name, value in env.items():
         if not name.startswith("ACPD_") or not value:
             continue
-        if (key := known.get(name)) is not None:
+        key = known.get(name)
+        if key in WANTED:
             given.put(key, value, name, name, strict=False)
+        elif key is not None:
+            given.native.put(key.rpartition(".")[2], value, name, name, strict=False)
         elif name.startswith(tuple(f"ACPD_{section.upper()}_" for section in SECTIONS)):
-            raise ConfigError(f"there is no variable {name}", hint=_meant(name, [*known]))
+            raise ConfigError(f"there is no variable {name}", hint=meant(name, [*known]))
     _put_top(given, "user", env.get("ACPD_USER"), "ACPD_USER")
     for name in ("ACPD_STANDALONE", "ACPD_LOGIN"):
         if (value := env.get(name, "")) not in {"", "0", "1"}:
@@ -472,7 +438,7 @@ def _put_top(given: _Given, name: str, value: object, source: str) -> None:
 
 
 def _all_sources(given: _Given) -> dict[str, str]:
-    return {**dict.fromkeys((*WANTED, "user", "standalone"), "default"), **given.sources}
+    return {**dict.fromkeys((*WANTED, *ownagent.KEYS, "user", "standalone"), "default"), **given.sources}
 
 
 def _check_default(config: Config) -> None:
@@ -482,14 +448,3 @@ def _check_default(config: Config) -> None:
             config.choose()
         except ConfigError as error:
             raise ConfigError(f"{config.sources['agents.default']}: agents.default: {error.message}", hint=error.hint) from None
-
-
-def _meant(word: str, known: list[str], otherwise: str = "") -> str:
-    import difflib
-
-    close = difflib.get_close_matches(word, known, 1)
-    return f"did you mean {close[0]}?" if close else otherwise or f"known: {_listed(known)}"
-
-
-def _listed(names: Mapping[str, object] | list[str]) -> str:
-    return ", ".join(names)

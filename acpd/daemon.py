@@ -23,6 +23,7 @@ from acpd.errors import AcpdError
 from acpd.indexing import REST, catch_up_all
 from acpd.logger import Logger, Noise
 from acpd.needs import Settings, Store
+from acpd.ownagent import NATIVE
 from acpd.registry import Registry
 from acpd.router import Connection
 from acpd.stores import open_store, resolve
@@ -242,7 +243,8 @@ class Daemon:
 
 
 def _known(config: Config) -> dict[str, AgentChoice]:
-    return {name: config.choose(name) for name in config.agents.programs}
+    own = [NATIVE] if config.agents.native is not None else []
+    return {name: config.choose(name) for name in (*config.agents.programs, *own)}
 
 
 def _settings(config: Config) -> Settings:

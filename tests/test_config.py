@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from acpd import config as module
+from acpd import ownagent
 from acpd.config import Agent, AgentChoice, Config, Flags, Paths, built_in_command, variable, without_secrets
 from acpd.errors import ConfigError
 from tests.support.paths import ROOT
@@ -147,6 +148,12 @@ def test_relative_folders_are_relative_to_the_file(paths: Paths) -> None:
         ('[agents.a]\ncommand = ["a"]\nenvs = {}\n', "line 3: there is no envs in [agents.a] (did you mean env?)"),
         ('[agents]\ndefault = "x"\n', "agents.default: there is no agent named 'x'"),
         ("[agents.default]\n", "line 1: agents.default must be the name of an agent"),
+        ('[agents.native]\nmodel = "gpt-5"\n', "line 2: agents.native.model is 'gpt-5', must be PROVIDER:MODEL"),
+        ('[agents.native]\nmodels = "x:y"\n', "line 2: there is no models in [agents.native] (did you mean model?)"),
+        ('[agents.native]\ncommand = ["x"]\n', "line 2: there is no command in [agents.native] (this is acpd's own agent"),
+        ('[agents.native]\nmode = "yolo"\n', """line 2: agents.native.mode is 'yolo', must be "ask", "code" or "plan\""""),
+        ("[agents.native]\nmax_requests = 0\n", "line 2: agents.native.max_requests is 0, must be a whole number from 1"),
+        ("[agents]\nnative = 1\n", "line 2: there is no native in [agents]"),
         ("[storage\n", "is not TOML: "),
         ("[log]\n[log]\n", "is not TOML: "),
         ("x=" + "[" * 5000, "is not TOML: nested too deeply"),
@@ -165,6 +172,13 @@ def test_secrets_stand_in_no_error(paths: Paths) -> None:
     """What stands in an agent's env is not repeated, right or wrong."""
     write(paths, '[agents.a]\ncommand = ["a"]\nenv = "hunter2"\n')
     assert "hunter2" not in refused(paths)
+    for key, value in (
+        ("api_key_env", "sk-hunter2"),
+        ("base_url", "https://me:hunter2@x/v1"),
+        ("base_url", "https://x?k=hunter2"),
+    ):
+        write(paths, f'[agents.native]\n{key} = "{value}"\n')
+        assert "hunter2" not in refused(paths)
 
 
 def test_files_that_cannot_be_read(paths: Paths, tmp_path: Path) -> None:
@@ -214,7 +228,7 @@ AGENTS = '[agents.one]\ncommand = ["one", "--acp"]\nenv = { A = "b" }\n'
 def test_the_built_in_agent_is_the_default(paths: Paths) -> None:
     """With no agent configured it is the offline one, under the name of its program."""
     choice = Config.load(paths, {}).choose()
-    assert AgentChoice("acpd-agent", built_in_command()) == choice
+    assert AgentChoice("acpd-agent", built_in_command("--offline")) == choice
     assert choice == Config.load(paths, {}).choose("offline") == Config.load(paths, {}).choose("acpd-agent")
     assert "--offline" == choice.command[-1]
 
@@ -225,7 +239,7 @@ def test_the_built_in_agent_is_beside_the_interpreter(tmp_path: Path, monkeypatc
     assert (str(tmp_path / "python"), "-P") == built_in_command()[:2]
     script = tmp_path / "acpd-agent"
     script.touch(mode=0o755)
-    assert (str(script), "--offline") == built_in_command()
+    assert (str(script), "--offline") == built_in_command("--offline")
 
 
 def test_the_only_agent_is_the_default(paths: Paths) -> None:
@@ -245,6 +259,30 @@ def test_several_agents_need_a_choice(paths: Paths) -> None:
     assert "one" == Config.load(paths, {"ACPD_AGENTS_DEFAULT": "two"}).choose("one").name
 
 
+def test_our_own_agent_has_a_table_or_a_variable(paths: Paths) -> None:
+    """[agents.native] and its variables, which win, are our own agent's; it is told which file acpd has read, and no secret."""
+    file = write(paths, '[agents.native]\nmodel = "openai:gpt-5"\nmode = "plan"\n')
+    config = Config.load(paths, {"ACPD_AGENTS_NATIVE_MODE": "code", "ACPD_AGENTS_NATIVE_MAX_REQUESTS": "7"})
+    assert ownagent.Native(model="openai:gpt-5", mode="code", max_requests=7) == config.agents.native
+    assert (file, "ACPD_AGENTS_NATIVE_MODE", "default") == (
+        config.sources["agents.native.model"],
+        config.sources["agents.native.mode"],
+        config.sources["agents.native.thinking"],
+    )
+    assert AgentChoice("native", built_in_command("--config", file)) == config.choose("native")
+    assert built_in_command() == Config().choose("native").command
+
+
+def test_our_own_agent_is_the_default_only_alone(paths: Paths) -> None:
+    """It comes before the offline agent where something is said of it, and never takes the place of a configured program."""
+    assert "native" == Config.load(paths, {"ACPD_AGENTS_NATIVE_MODEL": "ollama:qwen3"}).choose().name
+    write(paths, "[agents.native]\n")
+    assert "native" == Config.load(paths, {}).choose().name
+    write(paths, AGENTS + '[agents.native]\nmodel = "ollama:qwen3"\n')
+    assert "one" == Config.load(paths, {}).choose().name
+    assert "native" == Config.load(paths, {"ACPD_AGENTS_DEFAULT": "native"}).choose().name
+
+
 def test_an_agent_may_be_called_offline(paths: Paths) -> None:
     """What the file configures wins over what is built in."""
     write(paths, '[agents.offline]\ncommand = ["mine"]\n')
@@ -258,6 +296,7 @@ def test_an_agent_may_be_called_offline(paths: Paths) -> None:
         (("a", "--TOKEN=t", "x"), ("a", "--TOKEN=***", "x")),
         (("a", "--client-secret", "--token", "x"), ("a", "--client-secret", "***", "x")),
         (("--key",), ("--key",)),
+        (("a", "--key-env", "NAME", "--api-key-env=NAME"), ("a", "--key-env", "NAME", "--api-key-env=NAME")),
         (("key", "token=x"), ("key", "token=x")),
         (("env", "API_KEY=x", "HOME=/h", "a"), ("env", "API_KEY=***", "HOME=/h", "a")),
         (("a", "-H", "Authorization: Bearer x", "b: c"), ("a", "-H", "Authorization: ***", "b: c")),
@@ -324,7 +363,7 @@ def keys_of(text: str) -> dict[str, set[str]]:
     section = ""
     for line in text.split("\n"):
         if head := re.fullmatch(r"(?:# )?\[([a-z.]+)\]", line):
-            section = "agents.NAME" if head[1].startswith("agents.") else head[1]
+            section = "agents.NAME" if head[1].startswith("agents.") and head[1] != "agents.native" else head[1]
             found[section] = set()
         elif key := re.match(r"(?:# )?([a-z_]+) = ", line):
             found[section].add(key[1])
@@ -333,10 +372,12 @@ def keys_of(text: str) -> dict[str, set[str]]:
 
 def test_the_shipped_file_has_every_key() -> None:
     """config/acpd.toml shows each key of each section, and no other."""
-    expected = {name: set(made.__struct_fields__) - {"programs"} for name, made in module.SECTIONS.items()}
+    expected = {name: set(made.__struct_fields__) - {"programs", "native"} for name, made in module.SECTIONS.items()}
+    assert {f"{name}.{key}" for name, keys in expected.items() for key in keys} == set(module.WANTED)
+    expected["agents.native"] = set(ownagent.WANTED)
     expected["agents.NAME"] = set(Agent.__struct_fields__)
     assert expected == keys_of(SHIPPED.read_text())
-    assert {f"{name}.{key}" for name, keys in expected.items() for key in keys if name != "agents.NAME"} == set(module.WANTED)
+    assert set(ownagent.WANTED) == set(ownagent.Native.__struct_fields__)
     assert expected["agents.NAME"] == set(module.WANTED_OF_AGENT)
 
 
@@ -359,6 +400,8 @@ def test_the_shipped_file_loads_with_every_key_live(paths: Paths) -> None:
     config = Config.load(paths, {"ACPD_CONFIG": write(paths, live)})
     assert ["claude"] == list(config.agents.programs)
     assert "claude" == config.choose().name
+    assert config.agents.native is not None
+    assert "anthropic:" == config.agents.native.model[:10]
 
 
 def test_variables_and_flags_are_documented() -> None:

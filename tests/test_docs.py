@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from acpd import config
+from acpd import config, ownagent
 from acpd.cli import arguments
 from acpd.cli.arguments import split
 from acpd.errors import ConfigError
@@ -143,14 +143,14 @@ def test_commands_have_their_headings() -> None:
 def test_keys_have_their_headings() -> None:
     """docs/config.md has a heading for each key with its default, and no key that is none."""
     text = sections(ROOT / "docs" / "config.md")
-    keys = set(config.WANTED) | {f"agents.NAME.{field.name}" for field in msgspec.structs.fields(config.Agent)}
+    keys = {*config.WANTED, *ownagent.KEYS} | {f"agents.NAME.{field.name}" for field in msgspec.structs.fields(config.Agent)}
     assert {heading for heading in text if re.fullmatch(r"[a-z]+(\.\w+)+", heading)} == keys
-    assert {f"[{section}]" for section in config.SECTIONS} | {"[agents.NAME]"} == {
+    assert {f"[{section}]" for section in config.SECTIONS} | {"[agents.NAME]", "[agents.native]"} == {
         head for head in text if head.startswith("[")
     }
-    for key in config.WANTED:
-        section, member = key.split(".")
-        default = getattr(config.SECTIONS[section](), member)
+    for key in (*config.WANTED, *ownagent.KEYS):
+        section, member = key.rsplit(".", 1)
+        default = getattr(ownagent.Native() if key in ownagent.KEYS else config.SECTIONS[section](), member)
         shown = str(default).lower() if isinstance(default, bool) else default
         said = f"Default `{shown}`" if shown else "efault"
         assert said in text[key], key
@@ -163,10 +163,10 @@ def test_keys_of_the_annotated_file() -> None:
     found, section = set[str](), ""
     for line in text.splitlines():
         if match := re.fullmatch(r"(?:# )?\[([\w.]+)\]", line):
-            section = re.sub(r"^agents\..*", "agents.NAME", match[1])
+            section = re.sub(r"^agents\.(?!native).*", "agents.NAME", match[1])
         elif match := re.match(r"(?:# )?(\w+) = ", line):
             found.add(f"{section}.{match[1]}")
-    assert found == set(config.WANTED) | {f"agents.NAME.{key}" for key in config.WANTED_OF_AGENT}
+    assert found == {*config.WANTED, *ownagent.KEYS} | {f"agents.NAME.{key}" for key in config.WANTED_OF_AGENT}
 
 
 def test_toml_blocks(tmp_path: Path) -> None:
@@ -176,13 +176,16 @@ def test_toml_blocks(tmp_path: Path) -> None:
     for text in blocks:
         (tmp_path / "acpd.toml").write_text(text)
         paths = config.Paths(str(tmp_path), str(tmp_path), str(tmp_path))
-        assert config.Config.load(paths, {}).agents.programs
+        agents = config.Config.load(paths, {}).agents
+        assert agents.programs or agents.native
 
 
 def test_variables() -> None:
     """Every ACPD_ variable that a document names is one that the code reads or sets."""
     source = "\n".join(path.read_text() for path in SOURCES)
-    known = {config.variable(key) for key in config.WANTED} | set(re.findall(r'"(ACPD_[A-Z_]*[A-Z])"', source))
+    known = {config.variable(key) for key in (*config.WANTED, *ownagent.KEYS)} | set(
+        re.findall(r'"(ACPD_[A-Z_]*[A-Z])"', source)
+    )
     named = {match for path in DOCUMENTS for match in re.findall(r"ACPD_[A-Z_]*[A-Z]", path.read_text())}
     assert named
     assert named <= known

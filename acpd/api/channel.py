@@ -17,6 +17,8 @@ from acpd.wire.envelope import mend_surrogates
 
 KEPT = 64 * 1024 * 1024
 """Bytes of a conversation that are kept for a client that does not keep it. The oldest part of a longer one is forgotten."""
+PIECE = 1024 * 1024
+"""Characters of a message that are replayed in one chunk, about."""
 _PASSING = frozenset({"available_commands_update", "current_mode_update", "config_option_update", "notice"})
 """Updates that no replay has: the answer of load has what they say, or nobody needs it any more (ACP v1 session/load)."""
 _BREAKS = frozenset({"tool_call", "plan"})
@@ -43,6 +45,8 @@ class History:
         self._size = 0
         self._head: tuple[str, str] = ("", "")
         self._pieces: list[str] = []
+        self._open = 0
+        """Characters in `_pieces`."""
 
     def add(self, update: bytes) -> None:
         self._close()
@@ -50,15 +54,17 @@ class History:
 
     def chunk(self, kind: str, message: str, text: str) -> None:
         """A text chunk of this message."""
-        if self._head != (kind, message):
+        if self._head != (kind, message) or self._open > PIECE:
             self._close()
             self._head = (kind, message)
         self._pieces.append(text)
+        self._open += len(text)
 
     def _close(self) -> None:
         if self._pieces:
             (kind, message), text = self._head, "".join(self._pieces)
             self._pieces = []
+            self._open = 0
             self._head = ("", "")
             self._put(encode({"sessionUpdate": kind, "messageId": message, "content": {"type": "text", "text": text}}))
 
@@ -73,20 +79,31 @@ class History:
         return list(self._done)
 
     def clear(self) -> None:
+        self._close()
         self._done.clear()
-        self._pieces = []
-        self._head = ("", "")
         self._size = 0
 
 
-class Channel:
-    """`keeps`: whether the client keeps the session's state and conversation (`_acpd/state`); None: it has not said yet."""
+class Keeper:
+    """What a client does with an agent's state: one for a connection. `keeps`: it keeps it (`_acpd/state`), and so it has the
+    conversation too; None: it has not said yet. `silent`: it was given its time to say so.
+    """
 
-    def __init__(self, identifier: str, peer: Peer, tasks: Tasks, *, new: bool) -> None:
+    __slots__ = ("keeps", "silent")
+
+    def __init__(self) -> None:
+        self.keeps: bool | None = None
+        self.silent = False
+
+
+class Channel:
+    """Used by a session, its turns and their tool calls."""
+
+    def __init__(self, identifier: str, peer: Peer, tasks: Tasks, keeper: Keeper, *, new: bool) -> None:
         self.id = identifier
         self.peer = peer
         self.tasks = tasks
-        self.keeps: bool | None = None
+        self.keeper = keeper
         self.history = History()
         self.head = b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":%b,"update":' % encode(identifier)
         self._prefix = "" if new else f"{os.urandom(4).hex()}-"  # what an earlier process named is not named again
@@ -116,7 +133,7 @@ class Channel:
         if self._speaking != kind:
             self._speaking = kind
             self._message = self.name("message")
-        if not self.keeps and block.get("type") == "text" and len(block) == 2:
+        if not self.keeper.keeps and block.get("type") == "text" and len(block) == 2:
             self.history.chunk(kind, self._message, str(block["text"]))
             self.raw(encode({"sessionUpdate": kind, "messageId": self._message, "content": block}))
         else:
@@ -132,11 +149,13 @@ class Channel:
 
     def keep(self, update: bytes) -> None:
         """The text of an update, for a replay, if that is ours to give."""
-        if not self.keeps:
+        if not self.keeper.keeps:
             self.history.add(update)
 
     async def replay(self) -> None:
         """All that is kept, as fast as the client reads it. Raises ConnectionBroken."""
+        if self.keeper.keeps:
+            self.history.clear()
         for update in self.history.all():
             self.raw(update)
             await self.room()

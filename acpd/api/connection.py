@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import sys
 import traceback
 from typing import TYPE_CHECKING
@@ -34,7 +35,6 @@ class Connection:
         self.tasks = Tasks(self.report)
         self.ended = asyncio.Event()
         self.client = shapes.Client()
-        self._sessions: Sessions | None = None
         self._ready = False
 
     # -- Owner
@@ -55,20 +55,19 @@ class Connection:
         elif method == "authenticate":
             self._authenticate(identifier, params)
         else:
-            handler = self._for_sessions().methods.get(method)
+            handler = self._sessions.methods.get(method)
             if handler is None:
                 raise RequestError(errors.METHOD_NOT_FOUND, f"unknown method {method[:100]}")
             handler(identifier, params)
 
-    def _for_sessions(self) -> Sessions:
-        if self._sessions is None:
-            from acpd.api.sessions import Sessions  # 5 ms that the answer to initialize need not wait for
+    @functools.cached_property
+    def _sessions(self) -> Sessions:
+        from acpd.api.sessions import Sessions  # 5 ms that the answer to initialize need not wait for
 
-            self._sessions = Sessions(self)
-        return self._sessions
+        return Sessions(self)
 
     def on_notification(self, method: str, params: Params) -> None:
-        if self._sessions is not None:
+        if self._ready:
             self._sessions.on_notification(method, params)
 
     def on_bad_line(self, why: str) -> None:
@@ -131,7 +130,7 @@ class Connection:
 
     async def finish(self) -> None:
         """The client has ended: so does everything, within a second but for what `Agent.closed` takes."""
-        if self._sessions is not None:
+        if self._ready:
             await self._sessions.finish()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.tasks.cancel(), LAST_WAIT)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 import threading
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,6 +24,9 @@ def run(agent: Agent) -> int:
 
     Not asyncio.run: that waits for ever for a task that is deaf to its cancellation, and for threads.
     """
+    if os.isatty(0):
+        said = f"{agent.name} is an agent: an editor starts it, and talks to it on stdin and stdout. Ctrl-C ends it.\n"
+        sys.stderr.write(said)
     stdin, stdout = stdio.claim()
     loop = asyncio.new_event_loop()
     try:

@@ -16,7 +16,7 @@ import msgspec
 from acpd import errors
 from acpd.api import options, shapes, state
 from acpd.api.agent import CLOSE_TIMEOUT
-from acpd.api.channel import Channel, encode
+from acpd.api.channel import Channel, Keeper, encode
 from acpd.api.conversation import LEAVE, Conversation, Prompt
 from acpd.api.hands import Hands
 from acpd.api.session import CHOICES, Session
@@ -38,6 +38,7 @@ class Sessions:
         self._peer = connection.peer
         self._tasks = connection.tasks
         self._hands = Hands()
+        self._keeper = Keeper()
         self._sessions: dict[str, Conversation] = {}
         self._prompts: dict[bytes, Prompt] = {}
         self.methods: dict[str, Callable[[bytes, Params], None]] = {
@@ -49,6 +50,9 @@ class Sessions:
             "session/set_config_option": self._set_option,
             "session/prompt": self._prompt,
         }
+
+    def __getitem__(self, identifier: str) -> Conversation:
+        return self._sessions[identifier]
 
     def on_notification(self, method: str, params: Params) -> None:
         try:
@@ -118,7 +122,7 @@ class Sessions:
             session.update({"sessionUpdate": "available_commands_update", "availableCommands": commands})
 
     def _made(self, name: str, request: messages.NewSession, *, new: bool) -> Conversation:
-        channel = Channel(name, self._peer, self._tasks, new=new)
+        channel = Channel(name, self._peer, self._tasks, self._keeper, new=new)
         session = Session(self._agent, channel, self._connection.client, self._hands, Tasks(self._connection.report))
         session.new = new
         session.set_up(request)
@@ -141,7 +145,7 @@ class Sessions:
         session = conversation.session
         opens = session.set_up(request) or conversation.asleep
         conversation.asleep = session.new = False
-        if values and session.channel.keeps:
+        if values and session.channel.keeper.keeps is not False:
             session.restore(values)
         return conversation, opens
 
@@ -156,7 +160,7 @@ class Sessions:
         conversation.step(conversation.close()).add_done_callback(lambda _: self._closed(identifier, conversation))
 
     def _closed(self, identifier: bytes, conversation: Conversation) -> None:
-        if conversation.asleep and conversation.session.channel.keeps:
+        if conversation.asleep and conversation.session.channel.keeper.keeps:
             del self._sessions[conversation.session.id]  # all of it comes back with the next load
         self._peer.answer(identifier, b"{}")
 

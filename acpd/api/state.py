@@ -15,7 +15,7 @@ from acpd.errors import METHOD_NOT_FOUND, RequestError, StateUnreadable
 T = TypeVar("T")
 METHOD = "_acpd/state"
 SAVE_TIMEOUT = 5.0
-"""Seconds that a turn waits at its end for a client that has not said whether it keeps the state."""
+"""Seconds that the first turn waits at its end for a client that has not said whether it keeps the state."""
 
 
 class _Meta(Struct, gc=False, rename={"state": "acpd.dev/state"}):
@@ -39,6 +39,7 @@ class State:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        self._keeper = channel.keeper
         self._values: dict[str, bytes] = {}
         self._waiting: dict[str, bytes] = {}
         """What was sent last under a name and is not answered."""
@@ -48,7 +49,7 @@ class State:
     def restore(self, values: Mapping[str, bytes]) -> None:
         """What the client kept: that is what counts, but for what is on its way to it."""
         self._values = {**values, **self._waiting}
-        self._channel.keeps = True
+        self._keeper.keeps = True
 
     def get(self, name: str, type: type[T]) -> T | None:  # noqa: A002  the word of msgspec
         """The value, None if there is none. Raises StateUnreadable if it has not this type; it is left as it is."""
@@ -66,7 +67,7 @@ class State:
             raise ValueError(f"a state may not be called {name!r}: names that begin with acpd. are acpd's own")
         text = encode(value)
         self._values[name] = text
-        if self._channel.keeps is not False:
+        if self._keeper.keeps is not False:
             self._send(name, text)
 
     def _send(self, name: str, text: bytes) -> None:
@@ -80,27 +81,28 @@ class State:
                 if error is not None and error.code != METHOD_NOT_FOUND:
                     self._refused.add(name)  # a full disk, say: it is sent again with the next turn
             if error is None:
-                self._channel.keeps = True
+                self._keeper.keeps = True
                 self._channel.history.clear()
             elif error.code == METHOD_NOT_FOUND:
-                self._channel.keeps = False
+                self._keeper.keeps = False
             if not self._waiting:
                 self._settled.set()
 
         self._channel.peer.call(METHOD, encode({"sessionId": self._channel.id, "name": name, "value": Raw(text)}), then)
 
     async def saved(self) -> None:
-        """Until the client has answered for all of it, SAVE_TIMEOUT at most while it has not said that it keeps anything.
+        """Until the client has answered for all of it. One that has never answered is given SAVE_TIMEOUT, once.
 
         What it could not keep, as when its disk is full, is sent once more. Cancelling it changes nothing.
         """
-        if self._channel.keeps is not False:
+        if self._keeper.keeps is not False:
             for name in list(self._refused):
                 self._send(name, self._values[name])
         while self._waiting and not self._channel.peer.closed:
             self._settled.clear()
-            timeout = None if self._channel.keeps else SAVE_TIMEOUT
-            try:
-                await asyncio.wait_for(self._settled.wait(), timeout)
-            except TimeoutError:
+            if self._keeper.keeps is None and self._keeper.silent:
                 return
+            try:
+                await asyncio.wait_for(self._settled.wait(), None if self._keeper.keeps else SAVE_TIMEOUT)
+            except TimeoutError:
+                self._keeper.silent = True

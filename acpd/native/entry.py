@@ -3,14 +3,15 @@
 import os
 import sys
 
+TYPE_CHECKING = False  # the real one costs the import of typing
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 
 def main() -> int:
-    """0 when the client has ended, 2 for a wrong command line."""
-    words = set(sys.argv[1:])
-    if wrong := words - {"--offline", "--version", "--help", "-h"}:
-        sys.stderr.write(f"acpd-agent: unknown argument {min(wrong)} (acpd-agent --help shows what there is)\n")
-        return 2
-    if words & {"--help", "-h"}:
+    """0 when the client has ended, 2 for a wrong command line or configuration; of --setup: 1 if nothing was written."""
+    words = sys.argv[1:]
+    if "--help" in words or "-h" in words:
         from acpd.native.words import HELP
 
         sys.stdout.write(HELP)
@@ -20,13 +21,40 @@ def main() -> int:
 
         sys.stdout.write(f"acpd-agent {VERSION}\n")
         return 0
-    if "--offline" not in words:
-        sys.stderr.write("acpd-agent: there is no model to talk to yet; this is the offline agent, as with --offline\n")
-    from acpd.native.offline import serve
+    if words == ["--offline"]:
+        from acpd.native.offline import serve
 
-    code = serve()
+        return _left(serve())
+    from acpd.errors import ConfigError
+
+    try:
+        return _configured(words)
+    except ConfigError as error:
+        sys.stderr.write(f"acpd-agent: {error}\n")
+        return 2
+
+
+def _configured(words: list[str]) -> int:
+    if "--setup" in words:
+        from acpd.native import setup
+
+        return setup.main(words, os.environ)
+    from acpd.native.settings import load
+
+    settings = load(words, os.environ)
+    if settings.offline:
+        from acpd.native.offline import serve as serve_offline
+
+        return _left(serve_offline())
+    from acpd.native.agent import serve
+
+    return _left(serve(settings, os.environ))
+
+
+def _left(code: int) -> "NoReturn":
+    """A thread that still imports something, or waits for somebody, does not keep an agent alive."""
     sys.stderr.flush()
-    os._exit(code)  # a thread that still imports something, or waits for somebody, does not keep an agent alive
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from acpd.api.agent import Agent
 from acpd.api.shapes import Choice, Command, Option
-from acpd.native.words import VERSION
+from acpd.native.words import SETUP_METHOD, VERSION
 
 if TYPE_CHECKING:
     from acpd.api.session import Session
@@ -27,6 +27,7 @@ class Offline(Agent):
     title = "acpd's offline agent"
     version = VERSION
     audio = True
+    auth_methods = (SETUP_METHOD,)
     commands = (
         Command("say", "Answer with a text", "text"),
         Command("think", "Think, then answer"),

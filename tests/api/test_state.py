@@ -126,6 +126,27 @@ async def test_for_another_client_it_is_kept_here() -> None:
         assert editor.text().startswith("3")
 
 
+async def test_what_is_kept_here_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a conversation that is longer than the limit the oldest part is forgotten; a long message is replayed in pieces."""
+    monkeypatch.setattr("acpd.api.channel.KEPT", 100_000)
+    monkeypatch.setattr("acpd.api.channel.PIECE", 10_000)
+
+    async def work(turn: Turn) -> None:
+        for _ in range(200):
+            await turn.say("x" * 999 + "\n")
+        await turn.say("end")
+
+    async with joined(Scripted(work)) as (editor, _):
+        name = await editor.new()
+        await editor.prompt(name, "begin")
+        del editor.story[:]
+        await editor.load(name)
+        assert 50_000 < len(editor.text()) < 110_000
+        assert editor.text().endswith("x\nend")
+        assert 1 == len({update["messageId"] for update in editor.updates()})
+        assert 5 < len(editor.updates()) < 12
+
+
 async def test_an_unknown_session_is_unknown() -> None:
     """Without values that a client brings, load, resume, prompt and the options of an unknown session are -32002."""
     async with joined(Scripted(count)) as (editor, _):
@@ -174,6 +195,18 @@ async def test_a_full_disk_costs_no_value() -> None:
         editor.answers["_acpd/state"] = keep
         await editor.prompt(await editor.new())
         assert {"n": 1} == kept
+
+
+async def test_a_silent_client_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that never answers `_acpd/state` delays the first turn of the connection and no other."""
+    monkeypatch.setattr("acpd.api.state.SAVE_TIMEOUT", 0.05)
+    async with joined(Scripted(count)) as (editor, _):
+        editor.answers["_acpd/state"] = lambda _: None
+        assert "end_turn" == await editor.prompt(await editor.new())
+        monkeypatch.setattr("acpd.api.state.SAVE_TIMEOUT", 1000)
+        name = await editor.new()
+        assert ["end_turn", "end_turn"] == [await editor.prompt(name), await editor.prompt(name)]
+        assert "112" == editor.text()
 
 
 async def test_the_last_value_counts() -> None:

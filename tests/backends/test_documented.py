@@ -106,7 +106,7 @@ def test_acpd_works_on_it(package: Path, tmp_path: Path) -> None:
         client.load(session, tmp_path)
         client.prompt(session, "say again")
         assert "(turn 2) again" in client.text(session), "the agent was given back what it keeps"
-    assert [] == below(home, "memory.json")
+    assert [] == below(home, "offline.json")
     listed, shown, checked, removed, gone = acpd.run_many(
         home, ["ls", "--all", "--json"], ["show", session], ["fsck"], ["rm", session], ["ls", "--all", "--json"], env=env
     )

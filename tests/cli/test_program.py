@@ -38,7 +38,7 @@ def test_version(tmp_path: Path) -> None:
         (("run", "agent", "--acp"), "acpd run does not know --acp (put -- before the agent: acpd run -- COMMAND ARG...)"),
         (("--sync", "often", "ls"), """--sync: storage.sync is 'often', must be "power" or "process\""""),
         (("ls", "--config", "/none/acpd.toml"), "--config names /none/acpd.toml, which does not exist"),
-        (("--agent", "none"), "there is no agent named 'none' (configured: offline)"),
+        (("--agent", "none"), "there is no agent named 'none' (configured: native, offline)"),
         (("ls", "--backend", "paper"), "unknown storage backend 'paper'"),
     ],
 )

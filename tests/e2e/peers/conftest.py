@@ -39,6 +39,18 @@ def all_peers() -> Installed:
 
 
 @pytest.fixture(scope="session")
+def jupyter_peers() -> Installed:
+    """The peers of every push, and Jupyter AI's client."""
+    return _installed("push", "jupyter")
+
+
+@pytest.fixture(scope="session")
+def mcp_peers() -> Installed:
+    """The MCP servers that were not written here."""
+    return _installed("mcp")
+
+
+@pytest.fixture(scope="session")
 def model_url() -> Iterator[str]:
     """The URL of the scripted model that all agents talk to."""
     command = [sys.executable, "-u", str(SHARED / "peers" / "fake_model.py"), "--port", "0"]
@@ -54,6 +66,12 @@ def model_url() -> Iterator[str]:
 def place(push_peers: Installed, model_url: str, tmp_path: Path) -> Place:
     """A folder with the peers of every push."""
     return Place(push_peers, model_url, tmp_path)
+
+
+@pytest.fixture
+def jupyter_place(jupyter_peers: Installed, model_url: str, tmp_path: Path) -> Place:
+    """A folder with Jupyter AI's client."""
+    return Place(jupyter_peers, model_url, tmp_path)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Install the real ACP clients and agents that acpd is tested with, each version pinned, once for every checkout.
 
-`python -m tests.e2e.peers.install [push] [full]` fills `${ACPD_PEERS:-~/.cache/acpd-peers}/<hash of the pins>`; a second
-call, also at the same time, finds the work done. Node comes as a Python wheel, so nothing but Python is needed, and
+`python -m tests.e2e.peers.install [push] [full] [mcp] [jupyter]` fills `${ACPD_PEERS:-~/.cache/acpd-peers}/<hash of the pins>`;
+a second call, also at the same time, finds the work done. Node comes as a Python wheel, so nothing but Python is needed, and
 npm runs under that Node: under an older one it would quietly pick older releases of what is not pinned.
 """
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
 PINS = Path(__file__).parent / "pins"
-GROUPS = ("push", "full")
+GROUPS = ("push", "full", "mcp", "jupyter")
+"""The last one has an environment of its own because it needs other versions, and nothing that runs on Node."""
 TIMEOUT = 900.0
 """Seconds that one installing command may take."""
 
@@ -107,6 +108,9 @@ def _ensure(peers: Peers, installed: Installed) -> None:
     _run(peers, [sys.executable, "-m", "venv", str(peers.folder / "venv")], None)
     pip = [str(peers.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     _run(peers, [*pip, "-r", str(pins / "requirements.txt"), "-c", str(pins / "constraints.txt")], None)
+    if not (pins / "package.json").exists():
+        marker.touch()
+        return
     for name in ("package.json", "package-lock.json"):
         shutil.copyfile(pins / name, peers.folder / name)
     node = installed.node_bin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,6 +71,16 @@ def _py_agent(place: Place) -> Launch:
 def _ts_agent(place: Place) -> Launch:
     modules = {"PEER_MODULES": str(place.installed.groups["push"].modules)}
     return Launch([str(place.installed.node_bin / "node"), str(HERE / "agents" / "ts_agent.mjs")], modules)
+
+
+def _native(place: Place) -> Launch:
+    env = {"ACPD_AGENTS_NATIVE_MODEL": "openai:fake-model", "ACPD_AGENTS_NATIVE_BASE_URL": f"{place.model_url}/v1"}
+    return Launch([str(Path(sys.executable).with_name("acpd-agent"))], env)
+
+
+def _native_tool(place: Place) -> str:
+    plan = _directive("plan", {"steps": [{"content": "make it", "status": "in_progress"}]})
+    return "[[think about it]]" + plan + _directive("run", {"command": "echo made by a tool > made.txt"})
 
 
 def _deepagents(place: Place) -> Launch:
@@ -162,6 +173,7 @@ AGENTS = {
     for peer in (
         Peer("py-echo", "push", _py_agent, lambda _: "tool", plain="hello there", slow="slow 60 50"),
         Peer("ts-echo", "push", _ts_agent, lambda _: "tool", plain="hello there", slow="slow 60 50"),
+        Peer("native", "push", _native, _native_tool),
         Peer("deepagents", "push", _deepagents, _deepagents_tool),
         Peer("codex", "push", _codex, _codex_tool),
         Peer("claude", "full", _claude, _claude_tool, mode="default"),

@@ -32,7 +32,7 @@ def test_big_agents_survive_two_kills(full_place: Place, agent_name: str, client
     survive_two_kills(Stage(full_place, client_name, agent_name))
 
 
-@pytest.mark.parametrize("agent_name", ["py-echo", "ts-echo", "codex"])
+@pytest.mark.parametrize("agent_name", ["py-echo", "ts-echo", "codex", "native"])
 def test_acp_client_goes_on_after_a_kill(full_place: Place, agent_name: str) -> None:
     """acp-client asks, acpd is killed, a new acp-client loads the session and sees what the first one saw; and one cancels."""
     stage = Stage(full_place, "python", agent_name)
@@ -74,21 +74,21 @@ def _ask(stage: Stage, session: str | None, text: str, *, kill: bool, cancel: in
     return report
 
 
-@pytest.mark.parametrize("agent_name", ["py-echo", "ts-echo", "codex"])
+@pytest.mark.parametrize("agent_name", ["py-echo", "ts-echo", "codex", "native"])
 def test_acpx_goes_on_after_a_kill(full_place: Place, agent_name: str) -> None:
     """An acpx session goes on over its calls and over a kill of acpd; another client loads all of it."""
     stage = Stage(full_place, "python", agent_name)
     try:
         command, env = stage.command()
-        _acpx(full_place, command, env, "sessions", "new")
-        assert "completed" in _acpx(full_place, command, env, stage.agent.tool(full_place))
+        acpx(full_place, command, env, "sessions", "new")
+        assert "completed" in acpx(full_place, command, env, stage.agent.tool(full_place))
         (log,) = store.logs(full_place.folder / "acpd", torn=True).values()
         assert [ask["id"] for ask in log.of("ask")] == [answer["ask"] for answer in log.of("answer")] != []
-        _cancelled_by_acpx(full_place, command, env, stage.agent.slow)
+        cancelled_by_acpx(full_place, command, env, stage.agent.slow)
         for pid in stage.pids():
             stage.kill(pid)
-        assert "hello there" in _acpx(full_place, command, env, stage.agent.plain)
-        _acpx(full_place, command, env, "sessions", "close")
+        assert "hello there" in acpx(full_place, command, env, stage.agent.plain)
+        acpx(full_place, command, env, "sessions", "close")
         runs = stage.runs[:]
         with stage.editor() as editor:
             stage.greet(editor)
@@ -104,7 +104,7 @@ def test_acpx_goes_on_after_a_kill(full_place: Place, agent_name: str) -> None:
         stage.close()
 
 
-def _cancelled_by_acpx(place: Place, command: list[str], env: dict[str, str], text: str) -> None:
+def cancelled_by_acpx(place: Place, command: list[str], env: dict[str, str], text: str) -> None:
     """A prompt that runs in one acpx is cancelled by another; the log says so."""
     home = place.folder / "acpd"
 
@@ -114,16 +114,16 @@ def _cancelled_by_acpx(place: Place, command: list[str], env: dict[str, str], te
 
     before = turns()
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(_acpx, place, command, env, text)
+        running = pool.submit(acpx, place, command, env, text)
         until("the turn", lambda: turns()[len(before) :] == ["running"] or None, within=WAIT)
-        _acpx(place, command, env, "cancel")
+        acpx(place, command, env, "cancel")
         running.result(timeout=WAIT)
     assert ["running", "cancelled"] == turns()[len(before) :]
 
 
-def _acpx(place: Place, command: list[str], env: dict[str, str], *words: str) -> str:
-    acpx = [str(place.installed.node_bin / "node"), str(Path(place.installed.command("full", "acpx")).resolve())]
+def acpx(place: Place, command: list[str], env: dict[str, str], *words: str) -> str:
+    program = [str(place.installed.node_bin / "node"), str(Path(place.installed.command("full", "acpx")).resolve())]
     options = ["--approve-all", "--cwd", str(place.work), "--ttl", "5", "--agent", shlex.join(command)]
-    done = subprocess.run([*acpx, *options, *words], env=env, cwd=place.work, capture_output=True, text=True, timeout=WAIT)
+    done = subprocess.run([*program, *options, *words], env=env, cwd=place.work, capture_output=True, text=True, timeout=WAIT)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

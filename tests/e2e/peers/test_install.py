@@ -16,9 +16,10 @@ def test_pins_name_versions_and_no_host(group: str) -> None:
     """Every version is exact, and no file says where packages come from."""
     files = {path.name: path.read_text() for path in (PINS / group).iterdir()}
     assert [name for name, text in files.items() if "://" in text] == []
-    wanted = json.loads(files["package.json"])["dependencies"]
-    locked = json.loads(files["package-lock.json"])["packages"]
-    assert {name: locked[f"node_modules/{name}"]["version"] for name in wanted} == wanted
+    if "package.json" in files:
+        wanted = json.loads(files["package.json"])["dependencies"]
+        locked = json.loads(files["package-lock.json"])["packages"]
+        assert {name: locked[f"node_modules/{name}"]["version"] for name in wanted} == wanted
     constraints = files["constraints.txt"].splitlines()
     assert [line for line in constraints if line.count("==") != 1] == []
     assert set(files["requirements.txt"].splitlines()) <= set(constraints)

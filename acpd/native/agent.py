@@ -1,0 +1,250 @@
+"""`acpd-agent` with a model: what it can be set to, and what its turns are made of. Written on acpd.api like any other.
+
+Nothing heavy is imported before session/new was answered: the model's SDK and the MCP servers come in `opened`, in threads,
+and the first prompt waits for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from acpd.api.agent import Agent
+from acpd.api.session import Session
+from acpd.api.shapes import Choice, Option, Stop
+from acpd.errors import INVALID_PARAMS, AcpdError, Refused, StateUnreadable
+from acpd.native.history import STATE, History, Memory
+from acpd.native.models import Chosen, ModelUnusable, keys_in
+from acpd.native.offers import NO_MODEL, Offers
+from acpd.native.outcomes import Limits, Outcome
+from acpd.native.words import SETUP_METHOD, VERSION
+from acpd.tasks import Tasks
+
+if TYPE_CHECKING:
+    from acpd.api.turn import Turn
+    from acpd.native.mcp.servers import Servers
+    from acpd.native.models import Loaded
+    from acpd.native.settings import Settings
+    from acpd.native.toolbox import Toolbox
+
+MODES = (
+    Choice("ask", "Ask", "Each change and each command is asked for"),
+    Choice("code", "Code", "Files of the session are changed without asking; commands are asked for"),
+    Choice("plan", "Plan", "Nothing is changed"),
+)
+THINKING = (
+    Choice("default", "Default", "As the model does it by itself"),
+    Choice("off", "Off", "As little as the model allows"),
+    Choice("minimal", "Minimal"),
+    Choice("low", "Low"),
+    Choice("medium", "Medium"),
+    Choice("high", "High"),
+    Choice("xhigh", "Very high"),
+    Choice("max", "Maximal"),
+)
+
+
+class _Work:
+    """What belongs to one open session."""
+
+    def __init__(self, session: Session, servers: Servers, toolbox: Toolbox) -> None:
+        self.session = session
+        self.servers = servers
+        self.toolbox = toolbox
+        self.history: History | None = None
+        self.kept: Memory | None = None
+        """As `history` was kept last: if the session has another one, it was rewound or loaded anew."""
+
+
+class NativeAgent(Agent):
+    """`environ`: with the keys of the providers, as far as they are not in the file of keys."""
+
+    name = "acpd-agent"
+    title = "acpd-agent"
+    version = VERSION
+    mcp = True
+    auth_methods = (SETUP_METHOD,)
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._tasks = Tasks(_report)
+        self._offers = Offers(settings, environ, self._tasks)
+        self._secrets = keys_in(self._offers.env)
+        self._work: dict[str, _Work] = {}
+
+    # -- options
+
+    def options(self, session: Session, /) -> Sequence[Option]:
+        mode = session.choices.get("mode", self._settings.mode)
+        thinking = session.choices.get("thought_level", self._settings.thinking)
+        return (
+            Option("mode", "Mode", mode, MODES, category="mode"),
+            self._model_option(session),
+            Option("thought_level", "Thinking", thinking, THINKING, "thought_level", "Models that cannot think ignore it"),
+        )
+
+    def _model_option(self, session: Session) -> Option:
+        chosen = self._chosen(session)
+        choices = [Choice(each.id, each.id) for each in self._offers.all()]
+        if chosen is None:
+            choices.append(Choice(NO_MODEL, "None", "No model is configured: acpd-agent --setup"))
+        elif all(each.value != chosen.id for each in choices):
+            choices.append(Choice(chosen.id, chosen.id))
+        return Option("model", "Model", NO_MODEL if chosen is None else chosen.id, tuple(choices), category="model")
+
+    def choose(self, session: Session, option: str, value: str, /) -> None:
+        if option != "model":
+            super().choose(session, option, value)
+            return
+        if value == self._model_option(session).value:
+            return
+        if not self._offers.has(value):
+            raise Refused(INVALID_PARAMS, f"there is no model {value[:100]} that can be used")
+        session.choices["model"] = value
+        session.spawn(self._load(session), name="load")
+
+    def _chosen(self, session: Session) -> Chosen | None:
+        """The session's model. One that was chosen and cannot be used any more is an error, not silently another."""
+        value = session.choices.get("model")
+        if value is None:
+            return self._offers.usual
+        try:
+            return self._offers.named(value)
+        except ModelUnusable:
+            return Chosen(value, "")
+
+    # -- a session's life
+
+    async def opened(self, session: Session, /) -> None:
+        session.choices.setdefault("mode", self._settings.mode)
+        servers, toolbox = await asyncio.to_thread(_equipment, session, self._settings.mcp_timeout)
+        self._work[session.id] = _Work(session, servers, toolbox)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._load(session), name=f"load:{session.id}")
+            tasks.create_task(servers.open(), name=f"servers:{session.id}")
+
+    async def closed(self, session: Session, /) -> None:
+        work = self._work.pop(session.id, None)
+        if work is not None:
+            await work.servers.close()
+
+    async def _load(self, session: Session) -> None:
+        """The session's model, ahead of its first prompt, which says what went wrong."""
+        await self._offers.found()
+        session.changed()
+        chosen = self._chosen(session)
+        if chosen is not None:
+            try:
+                await self._offers.loaded(chosen)
+            except AcpdError:
+                return
+            session.spawn(self._list(chosen), name="list")
+
+    async def _list(self, chosen: Chosen) -> None:
+        """What else the provider has, for the option `model` of every session."""
+        if await self._offers.look(chosen):
+            for work in self._work.values():
+                work.session.changed()
+
+    # -- turns
+
+    async def prompt(self, turn: Turn, /) -> Stop | None:
+        session = turn.session
+        work = self._work.get(session.id)
+        try:
+            await self._offers.found()
+            if self._offers.trouble is not None and "model" not in session.choices:
+                raise self._offers.trouble
+            chosen = self._chosen(session)
+            if chosen is None:
+                return await self._offline(turn)
+            if work is None:
+                raise ModelUnusable("this session could not be prepared", hint="load it again, or begin a new one")
+            loaded = await self._offers.loaded(chosen)
+            history = await self._history(session, work)
+        except AcpdError as error:
+            if isinstance(error, Refused):
+                raise
+            return await _end(turn, Outcome(str(error), code=getattr(error, "code", -32603)), said=False)
+        return await self._talk(turn, work, loaded, history)
+
+    async def _talk(self, turn: Turn, work: _Work, loaded: Loaded, history: History) -> Stop | None:
+        from acpd.native.loop import Loop
+
+        async def instructions() -> str:
+            from acpd.native.instructions import instructions
+
+            return "\n\n".join(part for part in (await instructions(turn.session), work.servers.instructions()) if part)
+
+        loop = Loop(
+            turn,
+            loaded,
+            history,
+            work.toolbox,
+            instructions=instructions,
+            thought=turn.session.choices.get("thought_level", self._settings.thinking),
+            secrets=self._secrets,
+            limits=Limits(requests=self._settings.max_requests),
+            saving=lambda: _save(turn.session, work, history),
+        )
+        try:
+            ended = await loop.run()
+        finally:
+            _save(turn.session, work, history)
+        return await _end(turn, ended, said=loop.said)
+
+    async def _history(self, session: Session, work: _Work) -> History:
+        """Raises MemoryUnreadable, StateUnreadable: what cannot be read is not written over."""
+        memory = session.state.get(STATE, Memory)
+        if work.history is None or work.kept is None or memory is None or memory.messages != work.kept.messages:
+            work.history = await asyncio.to_thread(History.restored, memory)
+        return work.history
+
+    async def _offline(self, turn: Turn) -> Stop | None:
+        """No model: the offline agent, but for a session that a model remembers; that memory is not the script's to replace."""
+        try:
+            memory = turn.session.state.get(STATE, Memory)
+        except StateUnreadable:
+            memory = None
+        if memory is not None and len(bytes(memory.messages)) > len(b"[]"):
+            raise ModelUnusable("there is no model any more that could go on with this session", hint="acpd-agent --setup")
+        from acpd.native import script
+
+        await script.follow(turn)
+        return None
+
+
+def _equipment(session: Session, timeout: float) -> tuple[Servers, Toolbox]:
+    """Tools and MCP servers of a session; imports them. Blocks."""
+    from acpd.native.mcp.servers import Servers
+    from acpd.native.toolbox import Toolbox
+    from acpd.native.tools.kit import kit
+
+    servers = Servers(session, timeout=timeout)
+    return servers, Toolbox(kit(), servers.tools)
+
+
+def _save(session: Session, work: _Work, history: History) -> None:
+    """The history is kept whole each time; one of a megabyte takes some milliseconds."""
+    work.kept = history.dump()
+    session.state.put(STATE, work.kept)
+
+
+async def _end(turn: Turn, ended: Outcome, *, said: bool) -> Stop:
+    """The last words, and the stop reason. Raises Refused for what ends with an error."""
+    if ended.text:
+        await turn.say(f"\n\n{ended.text}\n" if said else f"{ended.text}\n")
+    if ended.stop is None:
+        raise Refused(ended.code, ended.text)
+    return ended.stop
+
+
+def _report(name: str, error: BaseException) -> None:
+    sys.stderr.write(f"acpd-agent: {name} has failed: {type(error).__name__}\n")
+
+
+def serve(settings: Settings, environ: Mapping[str, str]) -> int:
+    """Serve ACP on stdin and stdout until stdin ends: the exit code."""
+    return NativeAgent(settings, environ).run()

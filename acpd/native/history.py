@@ -1,0 +1,190 @@
+r"""What a model remembers of a session, always in a shape that every provider takes: no call without its result.
+
+    begin --> answered --> [results --> answered ...] --> close
+                       \-> partial (a stream that was cut or cancelled)
+
+Nothing here awaits, so that a cancelled turn cannot leave anything half done. A response that broke off is kept as far as
+its text goes: half a call, and thoughts whose signature is missing, are refused by providers. What is kept between
+processes is JSON of pydantic_ai's messages with the session's cost, the state `memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from acpd.errors import AcpdError
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart, ToolReturnPart, UserContent
+
+STATE = "memory"
+VERSION = 1
+INTERRUPTED = (
+    "This call was interrupted before it had a result: the user has cancelled the turn, or it failed. It may have had effects."
+)
+
+WORTH = 500
+"""Characters of a result that is worth leaving out."""
+LEFT_OUT = "[This result was left out, because the conversation became too long. Call the tool again if you need it.]"
+
+
+class MemoryUnreadable(AcpdError):
+    """What was kept of a session cannot be read; it is left as it is."""
+
+
+class Memory(Struct, kw_only=True):
+    """The state `memory`. `cost` in US dollars, of the session so far; None: of no request was it known."""
+
+    version: int = VERSION
+    messages: msgspec.Raw = msgspec.Raw(b"[]")
+    cost: float | None = None
+
+
+class History:
+    """The messages of one session. `cost` as in Memory."""
+
+    def __init__(self) -> None:
+        self.messages: list[ModelMessage] = []
+        self.cost: float | None = None
+        self._begun = 0
+        self._before: ModelMessage | None = None
+
+    @classmethod
+    def restored(cls, memory: Memory | None) -> History:
+        """What `dump` has made of a history. Imports pydantic_ai. Raises MemoryUnreadable."""
+        history = cls()
+        if memory is None:
+            return history
+        from pydantic import ValidationError
+        from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+        if memory.version > VERSION:
+            raise MemoryUnreadable("the model's memory of this session was written by a newer acpd-agent", hint="update acpd")
+        try:
+            history.messages = ModelMessagesTypeAdapter.validate_json(bytes(memory.messages))
+        except ValidationError as error:
+            where = ".".join(str(step) for step in error.errors(include_input=False)[0]["loc"])
+            raise MemoryUnreadable(
+                f"the model's memory of this session cannot be read (at {where})", hint="go on in a new session"
+            ) from None
+        history.cost = memory.cost
+        history.close()
+        return history
+
+    def dump(self) -> Memory:
+        """The history as it may be kept: calls that have no result yet are closed in it, not in the history."""
+        from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+        closed = [*self.messages, *_closing(self.messages)]
+        return Memory(messages=msgspec.Raw(ModelMessagesTypeAdapter.dump_json(closed)), cost=self.cost)
+
+    def begin(self, content: Sequence[UserContent]) -> None:
+        """A prompt. One that follows an unanswered one, or results, becomes one message with it: roles must take turns."""
+        from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+        self.close()
+        self._begun, self._before = len(self.messages), None
+        parts: list[ModelRequestPart] = []
+        if self.messages and isinstance(last := self.messages[-1], ModelRequest):
+            self._begun, self._before = self._begun - 1, last
+            parts = list(last.parts)
+            if parts and isinstance(said := parts[-1], UserPromptPart):
+                earlier = [said.content] if isinstance(said.content, str) else list(said.content)
+                content = [*earlier, *content]
+                parts.pop()
+        self.messages[self._begun :] = [ModelRequest(parts=[*parts, UserPromptPart(content=list(content))])]
+
+    def forget(self) -> None:
+        """Drop the newest prompt and everything after it (ACP: what was refused is not part of the next prompt)."""
+        self.messages[self._begun :] = [] if self._before is None else [self._before]
+
+    def answered(self, response: ModelResponse) -> None:
+        """A whole response. Calls in it wait for `results`."""
+        self.messages.append(response)
+
+    def partial(self, response: ModelResponse) -> None:
+        """What there is of a response that broke off."""
+        from pydantic_ai.messages import ModelResponse, TextPart
+
+        text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+        if text.strip():
+            self.messages.append(ModelResponse(parts=[TextPart(text)], model_name=response.model_name))
+
+    def results(self, calls: Sequence[ToolCallPart], results: Mapping[str, ToolReturnPart], why: str = INTERRUPTED) -> None:
+        """The results of the newest response's calls, in its order; a call that has none gets `why`."""
+        from pydantic_ai.messages import ModelRequest
+
+        self.messages.append(ModelRequest(parts=[results.get(call.tool_call_id) or _interrupted(call, why) for call in calls]))
+
+    def close(self) -> None:
+        """Give every call at the end of the history a result."""
+        self.messages += _closing(self.messages)
+
+    def shrink(self) -> int:
+        """Leave out the older half of what tools have said, but for the newest results: a model can call them again.
+
+        Returns the characters that are gone, 0 if there is nothing worth it. Calls keep their results, as a word.
+        """
+        from dataclasses import replace
+
+        from pydantic_ai.messages import ToolReturnPart
+
+        found = [
+            (at, part, size)
+            for at, message in enumerate(self.messages[:-1])
+            for part in message.parts
+            if isinstance(part, ToolReturnPart) and (size := _size(part)) > WORTH
+        ]
+        left, gone = sum(size for *_, size in found) / 2, 0
+        for at, part, size in found:
+            if gone >= left:
+                break
+            long: Any = part
+            parts: Any = [replace(long, content=LEFT_OUT) if each is part else each for each in self.messages[at].parts]
+            self.messages[at] = replace(self.messages[at], parts=parts)
+            gone += size
+        return gone
+
+    def spend(self, amount: float) -> None:
+        self.cost = (self.cost or 0.0) + amount
+
+
+def _size(part: ToolReturnPart) -> int:
+    """Characters; of a file, its bytes."""
+    items = part.content if isinstance(part.content, list) else [part.content]
+    return sum(len(each) if isinstance(each, str) else len(getattr(each, "data", "")) for each in items)
+
+
+def _closing(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    from pydantic_ai.messages import ModelRequest, ModelResponse
+
+    if messages and isinstance(last := messages[-1], ModelResponse) and last.tool_calls:
+        return [ModelRequest(parts=[_interrupted(call, INTERRUPTED) for call in last.tool_calls])]
+    return []
+
+
+def _interrupted(call: ToolCallPart, why: str) -> ToolReturnPart:
+    from pydantic_ai.messages import ToolReturnPart
+
+    return ToolReturnPart(tool_name=call.tool_name, content=why, tool_call_id=call.tool_call_id, outcome="interrupted")
+
+
+def with_own_ids(response: ModelResponse) -> ModelResponse:
+    """The response with an id for each call: some servers number the calls of each answer anew, or give them all the same."""
+    from dataclasses import replace  # imports inspect
+
+    from pydantic_ai.messages import ToolCallPart
+
+    seen: set[str] = set()
+    parts: list[Any] = []
+    for part in response.parts:
+        if isinstance(part, ToolCallPart) and (not part.tool_call_id or part.tool_call_id in seen):
+            part = replace(part, tool_call_id=f"{part.tool_call_id or 'call'}_{len(parts)}")  # noqa: PLW2901
+        if isinstance(part, ToolCallPart):
+            seen.add(part.tool_call_id)
+        parts.append(part)
+    return replace(response, parts=parts)

@@ -1,0 +1,64 @@
+"""Values that nobody may see: those of a server's environment, of its headers, and of secrets in its URL."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from acpd.config import HIDDEN
+from acpd.redaction import masked
+
+SECRET_NAME = re.compile(r"key|token|secret|passw|passphrase|credential|auth|cookie", re.IGNORECASE)
+SHORTEST = 4
+"""Characters: to hide shorter values would hide parts of ordinary words."""
+SHORTEST_SECRET = 8
+"""Characters of a value that is hidden in results too, where a wrong hit does harm."""
+
+
+class Secrets:
+    """What has to be hidden of one server. Its own texts are never shown by `repr`."""
+
+    def __init__(self, env: Mapping[str, str], headers: Iterable[str], url: str) -> None:
+        parts = urlsplit(url)
+        query = dict(parse_qsl(parts.query))
+        credentials = [unquote(value) for value in (parts.username, parts.password) if value]
+        named = [value for name, value in {**env, **query}.items() if SECRET_NAME.search(name)]
+        secret = [*named, *headers, *credentials]
+        self._all = _pattern([*secret, *env.values(), *query.values()], SHORTEST)
+        self._secret = _pattern(secret, SHORTEST_SECRET)
+
+    def shown(self, text: str) -> str:
+        """A text about the server, e.g. an error or its stderr, with no value in it."""
+        return masked(self._all.sub(HIDDEN, text) if self._all else text)
+
+    def told(self, text: str) -> str:
+        """A text that is a result: only values that are secrets by their name are hidden, so that paths and words stay."""
+        return self._secret.sub(HIDDEN, text) if self._secret else text
+
+
+def _pattern(values: Iterable[str], shortest: int) -> re.Pattern[str] | None:
+    """Every spelling of every value, the longest first."""
+    wanted = {spelling for value in values for part in _parts(value, shortest) for spelling in _spellings(part)}
+    return re.compile("|".join(map(re.escape, sorted(wanted, key=len, reverse=True)))) if wanted else None
+
+
+def _parts(value: str, shortest: int) -> set[str]:
+    """The value, its lines, and the words of "Bearer xyz"."""
+    return {part for part in (value.strip(), *value.splitlines(), *value.split()) if len(part) >= shortest} - {
+        "Bearer",
+        "Basic",
+    }
+
+
+def _spellings(part: str) -> set[str]:
+    data = part.encode("utf-8", "surrogateescape")
+    return {
+        part,
+        json.dumps(part)[1:-1],
+        json.dumps(part, ensure_ascii=False)[1:-1],
+        quote(data),
+        base64.b64encode(data).decode(),
+    }

@@ -1,0 +1,305 @@
+"""One connection to one server: opened, its lists read, calls sent. Imports the `mcp` package: import it in a thread.
+
+The package's scopes are bound to the task that enters them: `connected` is entered and left by the server's one task. Requests
+may be sent by any task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx2
+import mcp_types as types
+from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
+from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import FileUrl, ValidationError
+
+from acpd.native.mcp import web
+from acpd.native.mcp.failed import ENDED, ServerFailed
+from acpd.native.mcp.pipe import Messages, talking
+from acpd.version import __version__
+
+if TYPE_CHECKING:
+    from mcp.client._transport import ReadStream
+    from mcp.shared.dispatcher import ProgressFnT
+    from mcp.shared.message import SessionMessage
+
+    from acpd.native.mcp.child import Child
+    from acpd.native.mcp.spec import Spec
+
+MAX_PAGES = 100
+MAX_TOOLS = 1000
+LISTING = 10.0
+"""Seconds for a list that has changed."""
+SETTLING = 0.2
+"""Seconds between the news that a list has changed and its reading: they come in crowds."""
+CLOSED = types.CONNECTION_CLOSED
+
+for _name in ("mcp", "client", "httpx2", "httpcore2"):  # their records hold what servers wrote: nothing of it is logged
+    _logger = logging.getLogger(_name)
+    _logger.addHandler(logging.NullHandler())
+    _logger.propagate = False
+    _logger.setLevel(logging.CRITICAL)
+
+
+Listed = Callable[[list[types.Tool]], None]
+"""Told of the server's tools when they were read anew."""
+
+
+class Link:
+    """An open connection. Requests raise what `cause` makes a text of."""
+
+    def __init__(self, session: ClientSession, refusal: web.Refusal) -> None:
+        self._session = session
+        self._refusal = refusal
+        self._ended = asyncio.Event()
+        self._news = asyncio.Event()
+        """The list of tools has changed, or the connection has ended."""
+        self.tools: list[types.Tool] = []
+        self.resources = False
+        """Whether the server has some."""
+        self.prompts = False
+
+    @property
+    def instructions(self) -> str:
+        return self._session.instructions or ""
+
+    async def greet(self) -> None:
+        """Handshake and first list. The old handshake first: servers that know it only may end at any other message."""
+        try:
+            await self._session.initialize()
+        except MCPError as error:
+            if error.code not in {types.UNSUPPORTED_PROTOCOL_VERSION, types.METHOD_NOT_FOUND} or self._ended.is_set():
+                raise
+            await self._session.discover()
+        self.tools, self.resources, self.prompts = await asyncio.gather(
+            self._list(), self._has_resources(), self._has_prompts()
+        )
+
+    async def _has_resources(self) -> bool:
+        said = self._session.server_capabilities
+        return said is not None and said.resources is not None and await self._any(self._resources())
+
+    async def _resources(self) -> bool:
+        listed = await self._session.list_resources()
+        return bool(listed.resources or (await self._session.list_resource_templates()).resource_templates)
+
+    async def _has_prompts(self) -> bool:
+        said = self._session.server_capabilities
+        return said is not None and said.prompts is not None and await self._any(self._prompts())
+
+    async def _prompts(self) -> bool:
+        return bool((await self._session.list_prompts()).prompts)
+
+    async def _any(self, asked: Coroutine[Any, Any, bool]) -> bool:
+        """Many servers say that they have what they have none of. One that cannot tell may have some."""
+        try:
+            async with asyncio.timeout(LISTING / 2):
+                return await asked
+        except (MCPError, ValidationError, TimeoutError):
+            return not self._ended.is_set()
+
+    async def _list(self) -> list[types.Tool]:
+        """All pages, as far as they go on; at most MAX_TOOLS, without those that run as tasks only."""
+        said = self._session.server_capabilities
+        if said is None or said.tools is None:
+            return []
+        tools: list[types.Tool] = []
+        cursor: str | None = None
+        seen: set[str] = set()
+        for _ in range(MAX_PAGES):
+            page = await self._session.list_tools(params=types.PaginatedRequestParams(cursor=cursor) if cursor else None)
+            tools += page.tools
+            cursor = page.next_cursor
+            if not cursor or cursor in seen or len(tools) >= MAX_TOOLS:
+                break
+            seen.add(cursor)
+        return [tool for tool in tools[:MAX_TOOLS] if tool.execution is None or tool.execution.task_support != "required"]
+
+    async def stay(self, listed: Listed) -> None:
+        """Until the connection ends: read the list again when the server says that it has changed."""
+        if self._session.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            await self._listen(listed)
+        else:
+            await self._follow(listed)
+
+    async def _listen(self, listed: Listed) -> None:
+        """By the newer protocol, where one asks for such news."""
+        try:
+            async with listen(self._session, tools_list_changed=True) as news:
+                async for _ in news:
+                    await self._again(listed)
+        except (MCPError, SubscriptionLost):
+            pass  # a server that does not tell
+        await self._ended.wait()
+
+    async def _follow(self, listed: Listed) -> None:
+        while not self._ended.is_set():
+            await self._news.wait()
+            if not self._ended.is_set():
+                await asyncio.sleep(SETTLING)
+                self._news.clear()
+                await self._again(listed)
+
+    async def _again(self, listed: Listed) -> None:
+        try:
+            async with asyncio.timeout(LISTING):
+                self.tools = await self._list()
+        except (MCPError, ValidationError, TimeoutError):
+            return  # the old list stands
+        listed(self.tools)
+
+    def told(self, message: IncomingMessage) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._news.set()
+        elif isinstance(message, types.ResourceListChangedNotification):
+            self.resources = True
+        elif isinstance(message, types.PromptListChangedNotification):
+            self.prompts = True
+
+    def end(self) -> None:
+        """The connection is no more, or of no more use."""
+        self._ended.set()
+        self._news.set()
+
+    def is_over(self, error: BaseException) -> bool:
+        """Whether a request failed because the connection is no more."""
+        return isinstance(error, MCPError) and (error.code == CLOSED or self.was_forgotten(error))
+
+    def was_forgotten(self, error: BaseException) -> bool:
+        """Whether it failed because the server does not know our session any more: it was not done."""
+        return self._refusal.forgotten and isinstance(error, MCPError) and "session" in error.message.lower()
+
+    async def call(self, tool: str, arguments: Mapping[str, Any], progress: ProgressFnT) -> types.CallToolResult:
+        """Cancelling it tells the server (notifications/cancelled)."""
+        return await self._session.call_tool(tool, dict(arguments), progress_callback=progress)
+
+    async def list_resources(self, cursor: str | None) -> types.ListResourcesResult:
+        return await self._session.list_resources(params=_page(cursor))
+
+    async def list_templates(self) -> types.ListResourceTemplatesResult:
+        return await self._session.list_resource_templates()
+
+    async def read_resource(self, uri: str) -> types.ReadResourceResult:
+        return await self._session.read_resource(uri)
+
+    async def list_prompts(self, cursor: str | None) -> types.ListPromptsResult:
+        return await self._session.list_prompts(params=_page(cursor))
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> types.GetPromptResult:
+        return await self._session.get_prompt(name, dict(arguments))
+
+
+def _page(cursor: str | None) -> types.PaginatedRequestParams | None:
+    return types.PaginatedRequestParams(cursor=cursor) if cursor else None
+
+
+class _Ending:
+    """A read stream whose end is noticed: the package tells it to nobody but waiting requests."""
+
+    def __init__(self, stream: ReadStream[SessionMessage | Exception]) -> None:
+        self._stream = stream
+        self.on_end: Callable[[], None] | None = None
+
+    @property
+    def last_context(self) -> object:
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> SessionMessage | Exception:
+        return await self._stream.receive()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def __aiter__(self) -> AsyncIterator[SessionMessage | Exception]:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        return await self._stream.__anext__()
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.on_end is not None:
+            self.on_end()
+        await self._stream.__aexit__(None, None, None)
+
+
+@asynccontextmanager
+async def connected(spec: Spec, child: Child | None, roots: tuple[Path, ...]) -> AsyncGenerator[Link]:
+    """A connection; `greet` it. `child`: the server's process, for stdio. What goes wrong is raised as ServerFailed."""
+    refusal = web.Refusal()
+    messages: Any = None
+    try:
+        async with _streams(spec, child, refusal) as (messages, writing):
+            stream = _Ending(messages)
+            async with _session(stream, writing, roots, refusal) as link:
+                stream.on_end = link.end
+                yield link
+        if isinstance(messages, Messages) and messages.fault:
+            raise ServerFailed(messages.fault)
+    except Exception as error:  # noqa: BLE001  the package's task groups raise whatever its transports meet; it costs this server only
+        fault = messages.fault if isinstance(messages, Messages) else refusal.status
+        raise ServerFailed(fault or cause(error), unsent=_unsent(error)) from None
+
+
+@asynccontextmanager
+async def _session(reading: Any, writing: Any, roots: tuple[Path, ...], refusal: web.Refusal) -> AsyncGenerator[Link]:
+    links: list[Link] = []
+
+    async def told(message: IncomingMessage) -> None:
+        for link in links:
+            link.told(message)
+
+    async def list_roots(context: ClientRequestContext) -> types.ListRootsResult:  # noqa: ARG001  the package's signature
+        return types.ListRootsResult(roots=[types.Root(uri=FileUrl(root.as_uri()), name=root.name) for root in roots])
+
+    client = types.Implementation(name="acpd-agent", version=__version__)
+    async with ClientSession(
+        reading, writing, message_handler=told, list_roots_callback=list_roots, client_info=client
+    ) as session:
+        links.append(Link(session, refusal))
+        yield links[0]
+
+
+def _streams(spec: Spec, child: Child | None, refusal: web.Refusal) -> Any:
+    if child is not None:
+        return talking(child)
+    return web.events(spec, refusal) if spec.kind == "sse" else web.streaming(spec, refusal)
+
+
+def _leaf(error: BaseException) -> BaseException:
+    """The first error in a group of groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _unsent(error: BaseException) -> bool:
+    return isinstance(_leaf(error), httpx2.ConnectError | httpx2.ConnectTimeout)
+
+
+def cause(error: BaseException) -> str:
+    """What went wrong, in words, bounded; values are not hidden yet."""
+    error = _leaf(error)
+    if isinstance(error, httpx2.HTTPStatusError):
+        return f"HTTP {error.response.status_code} {error.response.reason_phrase}".strip()
+    if isinstance(error, ValidationError):
+        places = ", ".join(sorted({".".join(map(str, item["loc"][:3])) for item in error.errors(include_input=False)})[:3])
+        return f"its answer breaks the rules of MCP (at {places})"
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+        return "it cannot be reached"
+    if isinstance(error, MCPError) and error.code == CLOSED:
+        return ENDED
+    if isinstance(error, TimeoutError | httpx2.TimeoutException):
+        return "it did not answer in time"
+    return (str(error) or type(error).__name__)[:1000]

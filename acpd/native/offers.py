@@ -1,0 +1,111 @@
+"""The models that one process can talk to: which is used where none was chosen, which can be chosen, each loaded once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from acpd.errors import AcpdError
+from acpd.native import keys, models
+from acpd.native.models import PROVIDERS, Chosen
+
+if TYPE_CHECKING:
+    from acpd.native.models import Loaded
+    from acpd.native.settings import Settings
+    from acpd.tasks import Tasks
+
+NO_MODEL = "offline"
+"""The value of the option `model` where there is none."""
+
+
+class Offers:
+    """`usual`: the model of a session that has chosen none, None: there is none (yet). `trouble`: why what was configured
+    cannot be used. `env` has the keys, those too that are stored in a file.
+    """
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str], tasks: Tasks) -> None:
+        """Reads the file of keys."""
+        self.env: Mapping[str, str] = environ
+        self.usual: Chosen | None = None
+        self.trouble: AcpdError | None = None
+        self._tasks = tasks
+        self._others: dict[str, tuple[Chosen, ...]] = {}
+        """What each provider has said that it has."""
+        self._asked: set[str] = set()
+        self._loading: dict[Chosen, asyncio.Task[Loaded]] = {}
+        self._searching: asyncio.Task[None] | None = None
+        try:
+            self.env = keys.environment(settings, environ, models.key_names(settings.model))
+            self.usual = models.choose(self.env, settings.model, settings.base_url)
+        except AcpdError as error:
+            self.trouble = error
+
+    def all(self) -> tuple[Chosen, ...]:
+        """What can be chosen: the usual one first, then each provider's that is known."""
+        found = {} if self.usual is None else {self.usual.id: self.usual}
+        for provider, known in PROVIDERS.items():
+            if known.model and models.key_of(provider, self.env):
+                each = self._at_home(models.parse(provider, self.env))
+                found.setdefault(each.id, each)
+        for listed in self._others.values():
+            for each in listed:
+                found.setdefault(each.id, each)
+        return tuple(found.values())
+
+    def named(self, identifier: str) -> Chosen:
+        """How the model of this id is reached. Raises ModelUnusable if that is no PROVIDER:NAME."""
+        for each in self.all():
+            if each.id == identifier:
+                return each
+        return self._at_home(models.parse(identifier, self.env))
+
+    def has(self, identifier: str) -> bool:
+        """Whether the model of this id can be chosen. Of a provider that has not said what it has, any."""
+        if any(each.id == identifier for each in self.all()):
+            return True
+        try:
+            chosen = self.named(identifier)
+        except AcpdError:
+            return False
+        return chosen.provider not in self._others and bool(chosen.base_url or models.key_of(chosen.provider, self.env))
+
+    def _at_home(self, chosen: Chosen) -> Chosen:
+        """Where the usual model is, if it shares its key: that goes to no other server."""
+        usual = self.usual
+        if usual is None or not set(models.key_names(usual.id)) & set(models.key_names(chosen.id)):
+            return chosen
+        return Chosen(chosen.provider, chosen.name, usual.base_url)
+
+    async def found(self) -> None:
+        """Until it is known whether there is a model at all. Cancelling this leaves the search alone."""
+        if self.usual is None and self.trouble is None:
+            if self._searching is None:
+                self._searching = self._tasks.spawn(self._search(), name="ollama")
+            await asyncio.shield(self._searching)
+
+    async def _search(self) -> None:
+        if local := await models.find_ollama(self.env):
+            self.usual = local[0]
+            self._others["ollama"] = local
+
+    async def look(self, like: Chosen) -> bool:
+        """Ask the provider, once, which models it has; True: it has said so now."""
+        if like.provider in self._others or like.provider in self._asked or like.provider not in PROVIDERS:
+            return False
+        self._asked.add(like.provider)
+        from acpd.native.listing import listed
+
+        self._others[like.provider] = await asyncio.to_thread(listed, like, self.env)
+        if not self._others[like.provider]:
+            del self._others[like.provider]  # it has not said that it has none
+            return False
+        return True
+
+    async def loaded(self, chosen: Chosen) -> Loaded:
+        """The model, ready to be asked. Raises ModelUnusable. Cancelling this leaves the import alone."""
+        loading = self._loading.get(chosen)
+        if loading is None or (loading.done() and loading.exception() is not None):
+            work = asyncio.to_thread(models.load, chosen, self.env)
+            loading = self._loading[chosen] = self._tasks.spawn(work, name=f"load:{chosen.id}", watched=True)
+        return await asyncio.shield(loading)

@@ -1,0 +1,263 @@
+"""What a server on stdio can do: results of all kinds, progress, cancellation, lists that change, its death and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from acpd.native.mcp import server as server_module
+from tests.native.mcp.seat import Opened, opened, program
+from tests.support import proc
+
+SECRET = "canary-4711-env"
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """What all processes of a test's servers have in their environment; none is left in the end."""
+    value = proc.new_mark()
+    yield value
+    proc.assert_none_left(value, within=0.5)
+
+
+async def until(condition: object, *, within: float = 10.0) -> None:
+    """Wait for what another task or process does."""
+    assert callable(condition)
+    async with asyncio.timeout(within):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def lines(record: Path) -> list[str]:
+    return record.read_text().splitlines() if record.exists() else []
+
+
+async def test_results_of_all_kinds(tmp_path: Path, mark: str) -> None:
+    """Texts, images, structured results and embedded resources are given as they are; of others there is a word."""
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        assert "echo hi" == (await session.call("rich_echo", text="hi")).text
+        image = await session.call("rich_image")
+        assert ("a picture", "image/png") == (image.text, image.images[0][1])
+        assert "[audio, audio/wav, about 3 bytes: it cannot be heard here]" == (await session.call("rich_audio")).text
+        structured = await session.call("rich_structured")
+        assert ('{"answer": 42}', {"answer": 42}) == (structured.text, structured.structured)
+        failed = await session.call("rich_fail")
+        assert (True, "it cannot be done") == (failed.failed, failed.text)
+        links = await session.call("rich_links")
+        assert (
+            "[file:///a.txt, text/plain] a: the first\n[resource mem://b]\ninside b\n"
+            "[resource mem://c, application/zip, about 3 bytes: not a text]" == links.text
+        )
+        assert 1 == len(links.images)
+
+
+async def test_all_pages_of_the_list(tmp_path: Path, mark: str) -> None:
+    """tools/list is read to its last page, and what the server says of itself can be told to the model."""
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        assert ["rich_echo", "rich_fail", "rich_image"] == session.names[:3]
+        assert ["rich_noise", "mcp_resources", "mcp_prompts"] == session.names[-3:]
+        assert "# MCP server rich\nUse echo." == session.servers.instructions()
+
+
+async def test_resources_and_prompts(tmp_path: Path, mark: str) -> None:
+    """Both can be listed and read by tools that are harmless."""
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        listed = (await session.call("mcp_resources")).text
+        assert (
+            "[mem://one] one: number one\ntemplate [mem://{name}] any\nThere are more: call it again with cursor 'more'."
+            == listed
+        )
+        assert "[resource mem://x]\ncontent of mem://x" == (await session.call("mcp_resources", uri="mem://x")).text
+        assert "greet(who): " == (await session.call("mcp_prompts", server="rich")).text
+        greeted = await session.call("mcp_prompts", name="greet", arguments={"who": "Ada"})
+        assert "user:\nGreet Ada" == greeted.text
+        assert "Say the server: one of rich." == (await session.call("mcp_resources", server="poor")).text
+        assert {"mcp_resources", "mcp_prompts"} == {tool.name for tool in session.toolbox.offered("plan")}
+        assert [] == session.seat.asked
+
+
+async def test_a_call_is_asked_for_by_server_and_tool(tmp_path: Path, mark: str) -> None:
+    """The scope of "always" is one tool of one server."""
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        await session.call("rich_echo")
+        assert ["mcp:rich/echo"] == session.seat.asked
+
+
+async def test_a_server_gets_little_of_our_environment(tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets what is given, over what programs need; runs in the session's folder and in a group of its own."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-model-4711")
+    monkeypatch.setenv("ACPD_LINK", "link-4711")
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark, API_KEY=SECRET, PLACE="/here")) as session:
+        output = (await session.call("rich_env")).text
+        variables, cwd, group, pid = output.splitlines()
+        seen = json.loads(variables)
+        assert "OPENAI_API_KEY" not in seen
+        assert ("link-4711", "/here", os.environ["PATH"]) == (seen["ACPD_LINK"], seen["PLACE"], seen["PATH"])
+        assert (str(tmp_path), pid) == (cwd, group)
+        assert "***" == seen["API_KEY"]  # a secret by its name is hidden from the model too
+
+
+async def test_progress_is_shown(tmp_path: Path, mark: str) -> None:
+    """What a server tells of its progress is shown in the tool call, not more often than a user can read."""
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        output = await session.call("rich_count")
+        *progress, result = session.seat.calls[0].shown
+        assert ("counted", "counted") == (output.text, result)
+        assert 1 <= len(progress) <= 2
+        assert all(f"{step}/200 step {step}" in progress[0] for step in [progress[0].split("/")[0]])
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_server(tmp_path: Path, mark: str) -> None:
+    """The server is told (notifications/cancelled), the turn does not wait for it, and the next call works."""
+    record = tmp_path / "record"
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark, RECORD=str(record))) as session:
+        call = asyncio.ensure_future(session.call("rich_slow"))  # noqa: TID251
+        await until(lambda: "slow" in lines(record))
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await until(lambda: "stopped" in lines(record))
+        assert "echo " == (await session.call("rich_echo")).text
+
+
+async def test_a_list_that_changes(tmp_path: Path, mark: str) -> None:
+    """After tools/list_changed the new tools are offered; twenty such words in a crowd cost few readings."""
+    record = tmp_path / "record"
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark, RECORD=str(record))) as session:
+        before = lines(record).count("tools/list")
+        await session.call("rich_grow", name="new one")
+        await until(lambda: "rich_new_one" in session.names)
+        assert "new one x" == (await session.call("rich_new_one", text="x")).text
+        assert lines(record).count("tools/list") - before <= 2 * before + 2
+
+
+@pytest.mark.e2e
+async def test_a_server_that_died_is_started_again(tmp_path: Path, mark: str) -> None:
+    """Its end is told once, with its exit code; a second later it runs again, before anybody calls."""
+    record = tmp_path / "record"
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark, RECORD=str(record))) as session:
+        died = await session.call("rich_die", code=9)
+        assert "MCP server rich: it ended during this call: exit code 9. The next call connects again." == died.text
+        await until(lambda: len([line for line in lines(record) if line.startswith("started")]) == 2)
+        assert "echo " == (await session.call("rich_echo")).text
+        (notice,) = session.seat.notices
+        assert ("MCP server rich has ended", "Exit code 9. It is connected again when it is needed.") == notice[1:]
+
+
+async def test_a_server_that_is_killed_while_idle(tmp_path: Path, mark: str) -> None:
+    """It is noticed at once."""
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        (process,) = proc.marked(mark)
+        os.kill(process.pid, 9)
+        await until(lambda: session.seat.notices, within=1)
+        assert "Ended by SIGKILL. It is connected again when it is needed." == session.seat.notices[0].description
+        assert "echo " == (await session.call("rich_echo")).text
+
+
+@pytest.mark.e2e
+async def test_a_flood_of_notifications(tmp_path: Path, mark: str) -> None:
+    """A server that floods is read in turns, and its call ends."""
+    async with opened(
+        tmp_path, program("rich", ACPD_TEST_MARK=mark), program("rich", label="other", ACPD_TEST_MARK=mark)
+    ) as session:
+        flood = asyncio.ensure_future(session.call("rich_flood"))  # noqa: TID251
+        assert "echo " == (await session.call("other_echo")).text
+        assert "flooded" == (await flood).text
+
+
+@pytest.mark.e2e
+async def test_what_a_server_started_ends_with_it(tmp_path: Path, mark: str) -> None:
+    """A grandchild that left the group, ignores signals and holds stdout is gone after close; so is that of a dead server."""
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        first = int((await session.call("rich_child")).text)
+        assert (await session.call("rich_die")).failed
+        second = int((await session.call("rich_child")).text)
+        proc.assert_gone(first, within=3)
+        assert proc.alive(second)
+    proc.assert_gone(second, within=0.1)
+
+
+@pytest.mark.e2e
+async def test_a_call_that_hangs(tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call has a deadline: the model is told, the server too."""
+    monkeypatch.setattr("acpd.native.mcp.tools.IDLE", 0.5)
+    record = tmp_path / "record"
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark, RECORD=str(record))) as session:
+        hung = await session.call("rich_hang")
+        assert "MCP server rich: hang took too long and was cancelled." == hung.text
+        await until(lambda: "cancelled" in lines(record))
+
+
+async def test_two_servers_of_one_name(tmp_path: Path, mark: str) -> None:
+    """Both are used, and people and models can tell them apart."""
+    two = (program("rich", label="a b", ACPD_TEST_MARK=mark), program("rich", label="a b", ACPD_TEST_MARK=mark))
+    async with opened(tmp_path, *two) as session:
+        echoes = [name for name in session.names if "echo" in name]
+        assert "a_b_echo" == echoes[0]
+        assert 2 == len(set(echoes))
+        await session.call(echoes[1])
+        assert ["mcp:a b (2)/echo"] == session.seat.asked
+
+
+@pytest.mark.e2e
+async def test_closing_while_servers_start(tmp_path: Path, mark: str) -> None:
+    """A session that is closed at any moment of its opening leaves no process and no descriptor."""
+    before = len(os.listdir("/proc/self/fd"))
+    for step in range(6):
+        async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark), timeout=step * 0.02):
+            pass
+        proc.assert_none_left(mark, within=0.5)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+async def test_closing_in_the_middle_of_a_call(tmp_path: Path, mark: str) -> None:
+    """Close ends calls that hang, and everything else, in less than two seconds."""
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        call = asyncio.ensure_future(session.call("rich_hang"))  # noqa: TID251
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+    assert time.monotonic() - began < 2
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+@pytest.mark.e2e
+async def test_a_server_that_dies_again_and_again(tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told once, and after some attempts only a call starts it."""
+    monkeypatch.setattr(server_module, "TRIES", 2)
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        for _ in range(5):
+            assert (await session.call("rich_die")).failed
+        assert 1 == len(session.seat.notices)
+        assert await ends(session)
+
+
+async def ends(session: Opened) -> bool:
+    """Whether the next call still works."""
+    return "echo " == (await session.call("rich_echo")).text
+
+
+async def test_a_server_of_the_newer_protocol(tmp_path: Path, mark: str) -> None:
+    """One that refuses the old handshake is asked in the new way, and tells of changes in its own."""
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark, ERA="modern")) as session:
+        assert [] == session.seat.notices
+        assert "echo x" == (await session.call("rich_echo", text="x")).text
+        await session.call("rich_grow", name="new")
+        await until(lambda: "rich_new" in session.names)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("text", ["x" * 65536, "noise\n", "\n"])
+async def test_a_server_that_writes_without_end(tmp_path: Path, mark: str, text: str) -> None:
+    """Noise without end is given up: the call fails, memory is bounded, and the server is started again."""
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        output = await session.call("rich_noise", text=text)
+        assert output.failed
+        assert "it writes" in output.text
+        assert "echo x" == (await session.call("rich_echo", text="x")).text

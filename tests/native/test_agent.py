@@ -1,0 +1,201 @@
+"""`acpd-agent` with a model, as a process: what an editor sees of it, and what comes back in another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.native.turns import CHOSEN, KEY
+from tests.support.models import STALL, Json, ModelServer, answer, http, model_server
+from tests.support.plain_editor import PlainEditor, editors
+
+ENTRY = [sys.executable, "-m", "acpd.native.entry"]
+Launch = Callable[..., PlainEditor]
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with model_server() as made:
+        yield made
+        assert [] == made.wrong
+
+
+@pytest.fixture
+def launch(server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch]:
+    """Starts an agent on the model server; `keeps`: a dict that gets what the agent keeps, as acpd would."""
+    for name in list(os.environ):
+        if name.endswith("_API_KEY") or name.startswith("ACPD_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("ACPD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    monkeypatch.setenv("GOOGLE_API_KEY", KEY)
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
+    with editors() as start:
+
+        def launched(dialect: str = "chat", keeps: Json | None = None, *more: str) -> PlainEditor:
+            provider, name, path = CHOSEN[dialect]
+            # the usual variables, as a base_url of its own would need a key of its own
+            for variable in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL"):
+                monkeypatch.setenv(variable, server.url + path)
+            editor = start([*ENTRY, "--model", f"{provider}:{name}", *more])
+
+            def kept(params: Json) -> Json:
+                if keeps is None:
+                    return {"error": {"code": -32601, "message": "unknown"}}
+                keeps[params["name"]] = params["value"]
+                return {"result": {}}
+
+            editor.answers["_acpd/state"] = kept
+            editor.initialize()
+            return editor
+
+        yield launched
+
+
+@pytest.mark.parametrize(
+    "dialect", ["chat", *(pytest.param(each, marks=pytest.mark.e2e) for each in ("responses", "anthropic", "gemini"))]
+)
+def test_a_conversation_with_a_tool(launch: Launch, dialect: str, tmp_path: Path) -> None:
+    """A prompt is answered by the model with the tools of the agent, whatever provider it is."""
+    (tmp_path / "a.txt").write_text("canary in a file")
+    editor = launch(dialect)
+    name = editor.call("session/new", {"cwd": str(tmp_path), "mcpServers": []})["result"]["sessionId"]
+    editor.answers["fs/read_text_file"] = lambda _: {"result": {"content": "canary in a file"}}
+    said = "".join(editor.says(name, '[[tool read {"path":"a.txt"}]]'))
+    assert "canary in a file" in said
+    assert ["pending"] == [call.get("status", "pending") for call in editor.kinds("tool_call")]
+    assert "completed" == editor.kinds("tool_call_update")[-1]["status"]
+    assert editor.kinds("usage_update")
+
+
+@pytest.mark.e2e
+def test_memory_comes_back_in_another_process(launch: Launch, server: ModelServer) -> None:
+    """What acpd keeps of a session is what the model remembers after a restart, for load and resume alike."""
+    kept: Json = {}
+    editor = launch("anthropic", kept)
+    name = editor.new()
+    editor.says(name, "[[say the first answer]]")
+    editor.call("session/set_config_option", {"sessionId": name, "configId": "thought_level", "value": "high"})
+    editor.call("session/set_mode", {"sessionId": name, "modeId": "plan"})
+    editor.close()
+    for method in ("session/load", "session/resume"):
+        again = launch("anthropic", kept)
+        params = {"sessionId": name, "cwd": "/tmp", "mcpServers": [], "_meta": {"acpd.dev/state": kept}}
+        result = again.call(method, params)["result"]
+        assert "plan" == result["modes"]["currentModeId"]
+        assert {"mode": "plan", "thought_level": "high"}.items() <= values(result).items()
+        assert "more" == "".join(again.says(name, "[[say more]]")).strip()
+        assert "the first answer" in json.dumps(server.bodies[-1])
+        assert "write" not in [tool["name"] for tool in server.bodies[-1]["tools"]]
+
+
+def values(result: Json) -> dict[str, str]:
+    return {option["id"]: option["currentValue"] for option in result["configOptions"]}
+
+
+@pytest.mark.e2e
+def test_an_error_is_in_the_conversation_and_in_the_answer(launch: Launch, server: ModelServer) -> None:
+    """A wrong key is told in the conversation, answered with -32000, and shown nowhere; the next prompt works."""
+    editor = launch("chat")
+    name = editor.new()
+    server.canned = [http(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}})]
+    error = editor.prompt(name, "x")["error"]
+    assert -32000 == error["code"]
+    told = "".join(update["content"]["text"] for update in editor.kinds("agent_message_chunk"))
+    assert "did not accept the key" in told
+    assert KEY not in told + json.dumps(error)
+    assert "well" in "".join(editor.says(name, "[[say well]]"))
+
+
+@pytest.mark.e2e
+def test_a_cancel_stops_the_model(launch: Launch, server: ModelServer) -> None:
+    """A cancelled prompt is answered `cancelled`, and what was seen of its answer is remembered."""
+    whole = answer("anthropic", "half of it")
+    at = whole.index(b"event: content_block_stop")
+    server.canned = [whole[:at] + STALL + whole[at:]]
+    editor = launch("anthropic")
+    name = editor.new()
+    prompt = editor.begin(name, "x")
+    editor.until(lambda message: "half of it" in json.dumps(message))
+    editor.send({"method": "session/cancel", "params": {"sessionId": name}})
+    assert {"stopReason": "cancelled"} == editor.answer(prompt)["result"]
+    editor.says(name, "[[say on]]")
+    assert "half of it" in json.dumps(server.bodies[-1])
+
+
+@pytest.mark.e2e
+def test_the_model_is_an_option(launch: Launch, server: ModelServer) -> None:
+    """A model that the provider has not spoken of yet can be chosen too, and is asked from then on; what is none cannot."""
+    server.silent = True
+    editor = launch("anthropic")
+    name = editor.new()
+    wrong = editor.call("session/set_config_option", {"sessionId": name, "configId": "model", "value": "nonsense"})
+    assert -32602 == wrong["error"]["code"]
+    params = {"sessionId": name, "configId": "model", "value": "anthropic:claude-haiku-5-5"}
+    assert "anthropic:claude-haiku-5-5" == values(editor.call("session/set_config_option", params)["result"])["model"]
+    editor.says(name, "[[say x]]")
+    assert "claude-haiku-5-5" == server.bodies[-1]["model"]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("dialect", ["chat", "anthropic", "gemini"])
+def test_the_models_of_a_provider_are_offered(launch: Launch, dialect: str) -> None:
+    """What the provider says that it has is in the option `model` a moment later, and a name that it has not is refused."""
+    editor = launch(dialect)
+    name = editor.new()
+    provider = CHOSEN[dialect][0]
+    update = editor.until(lambda message: f"{provider}:fake-model" in json.dumps(message))["params"]["update"]
+    assert "config_option_update" == update["sessionUpdate"]
+    params = {"sessionId": name, "configId": "model", "value": f"{provider}:fake-model"}
+    assert f"{provider}:fake-model" == values(editor.call("session/set_config_option", params)["result"])["model"]
+    editor.says(name, "[[say x]]")
+    wrong = editor.call("session/set_config_option", {**params, "value": f"{provider}:another"})
+    assert -32602 == wrong["error"]["code"]
+
+
+def test_without_a_model_it_is_the_offline_agent(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No model configured, no key, no Ollama: it says so, and follows the words of the offline agent."""
+    with editors() as start:
+        for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY"):
+            monkeypatch.delenv(name)
+        editor = start(ENTRY)
+        editor.answers["_acpd/state"] = lambda _: {"error": {"code": -32601, "message": "unknown"}}
+        editor.initialize()
+        session = editor.new()
+        assert "hello" in "".join(editor.says(session, "say hello"))
+
+
+@pytest.mark.e2e
+def test_what_cannot_be_used_is_told(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configured model without its key is an error of the prompt that names the variable, and no crash."""
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with editors() as start:
+        editor = start([*ENTRY, "--model", "openai:gpt-5"])
+        editor.answers["_acpd/state"] = lambda _: {"error": {"code": -32601, "message": "unknown"}}
+        editor.initialize()
+        error = editor.prompt(editor.new(), "x")["error"]
+        assert -32000 == error["code"]
+        assert "OPENAI_API_KEY" in error["message"]
+
+
+@pytest.mark.e2e
+def test_session_new_is_answered_before_any_model_is_imported(launch: Launch) -> None:
+    """session/new does not wait for the model's library: it is not there yet when the answer is."""
+    editor = launch("anthropic")
+    editor.new()
+    maps = Path(f"/proc/{editor.process.pid}/maps").read_text()
+    assert "pydantic_core" not in maps
+
+
+@pytest.mark.e2e
+def test_the_end_of_the_client_ends_it_at_once(launch: Launch) -> None:
+    """EOF ends the agent while it imports a model's library."""
+    editor = launch("anthropic")
+    editor.new()
+    assert 0 == editor.close()
