@@ -2,8 +2,8 @@
 
 The user is asked for the host. Private addresses (this machine, its networks, a cloud's metadata) are another question, with
 its own scope. A name is resolved once, its addresses are looked at, and the connection goes to one of them: so the answer to a
-second look-up cannot lead elsewhere. Where the environment has a proxy for a URL, that looks the name up, and what is private to
-it is its own business. Redirects are followed within the host that was allowed, others are told to the model.
+second look-up cannot lead elsewhere. A proxy of the environment looks names up itself, and what is private is then its own
+business. Redirects are followed within the host that was allowed, others are told to the model.
 """
 
 from __future__ import annotations
