@@ -147,7 +147,9 @@ class Edit(Changing[EditArguments]):
                 " Take more lines around the one you mean, or set `all` to true."
             )
         new = old.replace(before, after)
-        return Draft(where, old, new, f"Edited {shown(where.path)}, {count} places.\n{_around(new, old.find(before), after)}")
+        places = "once" if count == 1 else f"{count} times"
+        done = f"Edited {shown(where.path)}: replaced {places}.\n{_around(new, old.find(before), after)}"
+        return Draft(where, old, new, done)
 
 
 def _as_in(text: str, part: str) -> str:
@@ -169,6 +171,6 @@ def _around(text: str, at: int, part: str) -> str:
     """The lines that have changed, and two before and after them, numbered: the model need not read them again."""
     first = text.count("\n", 0, at) + 1
     last = first + min(part.count("\n"), 40)
-    lines = text.split("\n")
+    lines = text.removesuffix("\n").split("\n")
     start = max(1, first - 2)
     return "\n".join(f"{start + number}\t{line[:400].rstrip()}" for number, line in enumerate(lines[start - 1 : last + 2]))

@@ -41,7 +41,9 @@ class Searching(Typed[Arguments]):
     harmless = True
 
     def locations(self, session: Session, arguments: Mapping[str, Any]) -> Sequence[Location]:
-        return location(place(session, self._path(arguments)))
+        """None for the whole project: clients open what is named here."""
+        path = self._path(arguments)
+        return () if path == "." else location(place(session, path))
 
     def scope(self, session: Session, arguments: Mapping[str, Any]) -> str:
         return place(session, self._path(arguments)).to_list

@@ -144,7 +144,8 @@ class List(Typed[ListArguments]):
         return f"List {from_root(session, place(session, self.said(arguments).path).path)}"
 
     def locations(self, session: Session, arguments: Mapping[str, Any]) -> Sequence[Location]:
-        return location(place(session, self.said(arguments).path))
+        path = self.said(arguments).path
+        return () if path == "." else location(place(session, path))
 
     def scope(self, session: Session, arguments: Mapping[str, Any]) -> str:
         return place(session, self.said(arguments).path).to_list
