@@ -129,6 +129,23 @@ async def test_a_file_that_changed_meanwhile_is_not_written(work: Bench) -> None
     assert file.read_text() == "one, changed\n"
 
 
+async def test_a_link_that_is_changed_while_the_user_decides(work: Bench, tmp_path: Path) -> None:
+    """What was allowed inside the folders is not done outside of them, wherever a link leads by then."""
+    for file in (tmp_path / "out", work.root / "in"):
+        file.write_text("same\n")
+    link = work.root / "link"
+    link.symlink_to("in")
+
+    def decide(_: Json) -> str:
+        link.unlink()
+        link.symlink_to(tmp_path / "out")
+        return "yes"
+
+    work.client.decide = decide
+    assert (await work.call("edit", path="link", old="same", new="new")).failed
+    assert ("same\n", "same\n") == ((tmp_path / "out").read_text(), (work.root / "in").read_text())
+
+
 async def test_nothing_is_overwritten_unseen(work: Bench) -> None:
     """`write` replaces a file only if the model has seen it as it is now."""
     work.mode("code")
