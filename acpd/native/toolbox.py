@@ -54,7 +54,7 @@ class ToolOutput(NamedTuple):
 class Tool(ABC):
     """What a model can call. `schema`: the JSON schema of its arguments, an object.
 
-    `title`, `locations` and `scope` are called in a thread and may look at the disk.
+    `settled`, `title`, `locations` and `scope` are called in a thread and may look at the disk.
     """
 
     name: str
@@ -65,7 +65,13 @@ class Tool(ABC):
     """Whether it changes nothing, whatever its arguments are: those are offered in the mode `plan`, and may run in parallel."""
 
     def check(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments with which all other methods are called. Raises ToolFailed, which names the wrong one."""
+        """The arguments, sound. Raises ToolFailed, which names the wrong one."""
+        return arguments
+
+    def settled(self, session: Session, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What all methods below get as their arguments: what is known by looking, looked at once, so that what is asked for
+        is what is done. Raises ToolFailed.
+        """
         return arguments
 
     def title(self, session: Session, arguments: Mapping[str, Any]) -> str:
@@ -117,10 +123,11 @@ class Toolbox:
             about = await asyncio.to_thread(_described, tool, turn.session, given)
         except ToolFailed as failed:
             return await _reported(turn, tool, name, arguments, str(failed))
-        return await _called(turn, tool, given, about, mode)
+        return await _called(turn, tool, given, about, free=mode == "code" and about.scope == WRITE)
 
 
 class _About(NamedTuple):
+    settled: Mapping[str, Any]
     title: str
     locations: Sequence[Location]
     scope: str
@@ -128,19 +135,17 @@ class _About(NamedTuple):
 
 def _described(tool: Tool, session: Session, given: Mapping[str, Any]) -> _About:
     """In a thread: where a path leads is known by looking at the disk."""
-    return _About(tool.title(session, given), tool.locations(session, given), tool.scope(session, given))
+    settled = tool.settled(session, given)
+    return _About(settled, tool.title(session, settled), tool.locations(session, settled), tool.scope(session, settled))
 
 
-async def _called(turn: Turn, tool: Tool, given: Mapping[str, Any], about: _About, mode: str) -> ToolOutput:
-    title, where, scope = about
+async def _called(turn: Turn, tool: Tool, given: Mapping[str, Any], about: _About, *, free: bool) -> ToolOutput:
+    """`free`: nobody need be asked, whatever the scope is."""
+    settled, title, where, scope = about
     async with turn.tool(title, kind=tool.kind, name=tool.name, input=given, locations=where) as call:
         try:
-            ready = await tool.prepare(turn, call, given)
-            if (
-                scope
-                and not (mode == "code" and scope == WRITE)
-                and not await turn.allowed(call, scope, _SCOPES.get(scope, scope))
-            ):
+            ready = await tool.prepare(turn, call, settled)
+            if scope and not free and not await turn.allowed(call, scope, _SCOPES.get(scope, scope)):
                 raise ToolFailed(REFUSED)
             await call.start()
             output = await tool.run(turn, call, ready)

@@ -13,9 +13,9 @@ from msgspec import Meta, Struct
 from acpd.errors import AcpdError
 from acpd.native.toolbox import ToolFailed, ToolOutput
 from acpd.native.tools import local, nearest
-from acpd.native.tools.places import Place, from_root, kind, place, shown
+from acpd.native.tools.places import Place, from_root, kind, shown
 from acpd.native.tools.reading import location
-from acpd.native.tools.typed import Typed
+from acpd.native.tools.typed import Placed
 
 if TYPE_CHECKING:
     from acpd.api.calls import ToolCall
@@ -35,7 +35,7 @@ class Draft(NamedTuple):
     done: str
 
 
-class Changing(Typed[Arguments]):
+class Changing(Placed[Arguments]):
     kind = "edit"
 
     def __init__(self, seen: local.Seen) -> None:
@@ -43,10 +43,10 @@ class Changing(Typed[Arguments]):
         self._seen = seen
 
     def locations(self, session: Session, arguments: Mapping[str, Any]) -> Sequence[Location]:
-        return location(place(session, arguments["path"]))
+        return location(self.place(arguments))
 
     def scope(self, session: Session, arguments: Mapping[str, Any]) -> str:
-        return place(session, arguments["path"]).to_write
+        return self.place(arguments).to_write
 
     @abstractmethod
     def draft(self, where: Place, old: str | None, arguments: Mapping[str, Any]) -> Draft:
@@ -54,10 +54,10 @@ class Changing(Typed[Arguments]):
 
     async def prepare(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Outside of the session's folders nothing is looked at before the user has allowed it."""
-        where = await asyncio.to_thread(place, turn.session, arguments["path"])
-        return {"draft": await self._shown(turn, call, where, arguments)} if where.root else arguments
+        return {"draft": await self._shown(turn, call, arguments)} if self.place(arguments).root else arguments
 
-    async def _shown(self, turn: Turn, call: ToolCall, where: Place, arguments: Mapping[str, Any]) -> Draft:
+    async def _shown(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> Draft:
+        where = self.place(arguments)
         draft = await asyncio.to_thread(self.draft, where, await _current(turn, where), arguments)
         await call.diff(Path(where.path), draft.old, draft.new)
         return draft
@@ -65,8 +65,7 @@ class Changing(Typed[Arguments]):
     async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:
         draft: Draft | None = arguments.get("draft")
         if draft is None:
-            where = await asyncio.to_thread(place, turn.session, arguments["path"])
-            draft = await self._shown(turn, call, where, arguments)
+            draft = await self._shown(turn, call, arguments)
         if await _current(turn, draft.place) != draft.old:
             raise ToolFailed(f"{shown(draft.place.path)} changed meanwhile; nothing was written. Read it again, then decide.")
         await local.write_text(turn, draft.place, draft.new)
@@ -95,7 +94,7 @@ class Write(Changing[WriteArguments]):
     description = "Write a whole file: a new one, or one that you have read before. To change a part of a file use `edit`."
 
     def title(self, session: Session, arguments: Mapping[str, Any]) -> str:
-        return f"Write {from_root(session, place(session, self.said(arguments).path).path)}"
+        return f"Write {from_root(session, self.place(arguments).path)}"
 
     def draft(self, where: Place, old: str | None, arguments: Mapping[str, Any]) -> Draft:
         said = self.said(arguments)
@@ -129,7 +128,7 @@ class Edit(Changing[EditArguments]):
     )
 
     def title(self, session: Session, arguments: Mapping[str, Any]) -> str:
-        return f"Edit {from_root(session, place(session, self.said(arguments).path).path)}"
+        return f"Edit {from_root(session, self.place(arguments).path)}"
 
     def draft(self, where: Place, old: str | None, arguments: Mapping[str, Any]) -> Draft:
         said = self.said(arguments)
@@ -147,7 +146,9 @@ class Edit(Changing[EditArguments]):
                 " Take more lines around the one you mean, or set `all` to true."
             )
         new = old.replace(before, after)
-        return Draft(where, old, new, f"Edited {shown(where.path)}, {count} places.\n{_around(new, old.find(before), after)}")
+        places = "once" if count == 1 else f"{count} times"
+        done = f"Edited {shown(where.path)}: replaced {places}.\n{_around(new, old.find(before), after)}"
+        return Draft(where, old, new, done)
 
 
 def _as_in(text: str, part: str) -> str:
@@ -169,6 +170,6 @@ def _around(text: str, at: int, part: str) -> str:
     """The lines that have changed, and two before and after them, numbered: the model need not read them again."""
     first = text.count("\n", 0, at) + 1
     last = first + min(part.count("\n"), 40)
-    lines = text.split("\n")
+    lines = text.removesuffix("\n").split("\n")
     start = max(1, first - 2)
     return "\n".join(f"{start + number}\t{line[:400].rstrip()}" for number, line in enumerate(lines[start - 1 : last + 2]))

@@ -2,7 +2,8 @@
 
 The user is asked for the host. Private addresses (this machine, its networks, a cloud's metadata) are another question, with
 its own scope. A name is resolved once, its addresses are looked at, and the connection goes to one of them: so the answer to a
-second look-up cannot lead elsewhere. Redirects are followed within the host that was allowed, others are told to the model.
+second look-up cannot lead elsewhere. A proxy of the environment looks names up itself, and what is private is then its own
+business. Redirects are followed within the host that was allowed, others are told to the model.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def _host(url: str) -> tuple[str, int]:
 async def _followed(turn: Turn, call: ToolCall, url: str) -> Page:
     allowed = _host(url)
     for _ in range(REDIRECTS + 1):
-        page = await _got(url, await _address(turn, call, *_host(url)))
+        proxy = await asyncio.to_thread(_proxy, url)
+        page = await _got(url, "" if proxy else await _address(turn, call, *_host(url)), proxy)
         if not page.location:
             return page
         url = urljoin(url, page.location)
@@ -135,13 +137,23 @@ async def resolved(host: str, port: int) -> list[str]:
     return [str(address[0]) for *_, address in found]
 
 
-async def _got(url: str, address: str) -> Page:
-    client = await asyncio.to_thread(_client)
+def _proxy(url: str) -> str:
+    """The proxy of the environment for this URL (HTTPS_PROXY, NO_PROXY, ...); "": none."""
+    from urllib.request import getproxies, proxy_bypass  # 10 ms
+
+    parts = urlsplit(url)
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all", "")
+    return "" if not proxy or proxy_bypass(parts.hostname or "") else proxy
+
+
+async def _got(url: str, address: str, proxy: str) -> Page:
+    client = await asyncio.to_thread(_client, proxy)
     import httpx2  # it is there now
 
     parts = urlsplit(url)
     host = parts.hostname or ""
-    there = httpx2.URL(url).copy_with(host=address.partition("%")[0])
+    there = httpx2.URL(url).copy_with(host=address.partition("%")[0]) if address else httpx2.URL(url)
     headers = {**_HEADERS, "Host": parts.netloc.rpartition("@")[2]}
     try:
         async with (
@@ -168,11 +180,15 @@ async def _got(url: str, address: str) -> Page:
         raise ToolFailed(f"{shown(host)} could not be fetched: {str(error) or type(error).__name__}") from None
 
 
-def _client() -> AsyncClient:
-    """In a thread: the import takes 50 ms, and reading the certificates as long."""
+def _client(proxy: str) -> AsyncClient:
+    """In a thread: the import takes 50 ms, and reading the certificates as long. Raises ToolFailed."""
     import httpx2
 
-    return httpx2.AsyncClient(timeout=SECONDS, follow_redirects=False, trust_env=False)
+    try:
+        known = httpx2.create_ssl_context()  # with SSL_CERT_FILE of the environment, where that is set
+        return httpx2.AsyncClient(timeout=SECONDS, follow_redirects=False, trust_env=False, verify=known, proxy=proxy or None)
+    except (ValueError, OSError, ImportError, httpx2.InvalidURL) as error:
+        raise ToolFailed(f"The proxy or the certificates of the environment cannot be used: {type(error).__name__}") from None
 
 
 def _output(page: Page, offset: int) -> ToolOutput:

@@ -12,9 +12,9 @@ from acpd.native.toolbox import ToolFailed, ToolOutput
 from acpd.native.tools import walk
 from acpd.native.tools.local import first_bytes
 from acpd.native.tools.patterns import Glob, Pattern
-from acpd.native.tools.places import Place, from_root, kind, place, shown
+from acpd.native.tools.places import Place, from_root, kind, shown
 from acpd.native.tools.reading import location
-from acpd.native.tools.typed import Typed
+from acpd.native.tools.typed import Placed
 from acpd.native.tools.walk import Budget, Found
 
 if TYPE_CHECKING:
@@ -34,26 +34,22 @@ Arguments = TypeVar("Arguments", bound=Struct)
 _IGNORED = "Also what .gitignore excludes."
 
 
-class Searching(Typed[Arguments]):
+class Searching(Placed[Arguments]):
     """Below a folder, `path` of the arguments."""
 
     kind = "search"
     harmless = True
 
     def locations(self, session: Session, arguments: Mapping[str, Any]) -> Sequence[Location]:
-        return location(place(session, self._path(arguments)))
+        """None for the whole project: clients open what is named here."""
+        return () if arguments.get("path", ".") == "." else location(self.place(arguments))
 
     def scope(self, session: Session, arguments: Mapping[str, Any]) -> str:
-        return place(session, self._path(arguments)).to_list
+        return self.place(arguments).to_list
 
     def title(self, session: Session, arguments: Mapping[str, Any]) -> str:
-        where = from_root(session, place(session, self._path(arguments)).path)
+        where = from_root(session, self.place(arguments).path)
         return f"{self.name} {shown(arguments['pattern'])[:200]}" + ("" if where == str(session.cwd) else f" in {where}")
-
-    @staticmethod
-    def _path(arguments: Mapping[str, Any]) -> str:
-        path: str = arguments.get("path", ".")
-        return path
 
 
 async def _threaded(work: Callable[[Budget], str]) -> ToolOutput:
@@ -81,11 +77,10 @@ class GlobTool(Searching[GlobArguments]):
 
     async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:
         said = self.said(arguments)
-        return await _threaded(lambda budget: _globbed(turn.session, said, budget))
+        return await _threaded(lambda budget: _globbed(turn.session, said, self.place(arguments), budget))
 
 
-def _globbed(session: Session, said: GlobArguments, budget: Budget) -> str:
-    where = place(session, said.path)
+def _globbed(session: Session, said: GlobArguments, where: Place, budget: Budget) -> str:
     if kind(where.real) != "folder":
         raise ToolFailed(f"{shown(where.path)} is no folder")
     glob = Glob(said.pattern, budget)
@@ -133,15 +128,15 @@ class Grep(Searching[GrepArguments]):
 
     async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:
         said = self.said(arguments)
-        return await _threaded(lambda budget: _Search(turn.session, said, budget).run())
+        return await _threaded(lambda budget: _Search(turn.session, said, self.place(arguments), budget).run())
 
 
 class _Search:
-    def __init__(self, session: Session, said: GrepArguments, budget: Budget) -> None:
+    def __init__(self, session: Session, said: GrepArguments, where: Place, budget: Budget) -> None:
         self._session = session
         self._said = said
         self._budget = budget
-        self._where = place(session, said.path)
+        self._where = where
         self._pattern = Pattern(said.pattern, budget, ignore_case=said.ignore_case)
         self._hits = 0
         self._lines: list[str] = []

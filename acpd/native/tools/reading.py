@@ -11,8 +11,8 @@ from msgspec import Meta, Struct
 
 from acpd.native.toolbox import ToolFailed, ToolOutput
 from acpd.native.tools import local
-from acpd.native.tools.places import Place, from_root, kind, place, shown
-from acpd.native.tools.typed import Typed
+from acpd.native.tools.places import Place, from_root, kind, shown
+from acpd.native.tools.typed import Placed
 
 if TYPE_CHECKING:
     from acpd.api.calls import ToolCall
@@ -38,7 +38,7 @@ class ReadArguments(Struct, forbid_unknown_fields=True):
     numbered: Annotated[bool, Meta(description="Put its number and a tab before each line.")] = True
 
 
-class Read(Typed[ReadArguments]):
+class Read(Placed[ReadArguments]):
     name = "read"
     kind = "read"
     harmless = True
@@ -55,18 +55,18 @@ class Read(Typed[ReadArguments]):
     def title(self, session: Session, arguments: Mapping[str, Any]) -> str:
         said = self.said(arguments)
         part = f" from line {said.line}" if said.line > 1 else ""
-        return f"Read {from_root(session, place(session, said.path).path)}{part}"
+        return f"Read {from_root(session, self.place(arguments).path)}{part}"
 
     def locations(self, session: Session, arguments: Mapping[str, Any]) -> Sequence[Location]:
         said = self.said(arguments)
-        return location(place(session, said.path), said.line)
+        return location(self.place(arguments), said.line)
 
     def scope(self, session: Session, arguments: Mapping[str, Any]) -> str:
-        return place(session, self.said(arguments).path).to_read
+        return self.place(arguments).to_read
 
     async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:
         said = self.said(arguments)
-        where = await asyncio.to_thread(place, turn.session, said.path)
+        where = self.place(arguments)
         await asyncio.to_thread(local.check, where)
         start = await asyncio.to_thread(local.first_bytes, where.real, 8192)
         if mime := image_type(start):
@@ -131,7 +131,7 @@ class ListArguments(Struct, forbid_unknown_fields=True):
     path: Annotated[str, Meta(description="Folder, absolute or from the working directory.")] = "."
 
 
-class List(Typed[ListArguments]):
+class List(Placed[ListArguments]):
     name = "list"
     kind = "read"
     harmless = True
@@ -141,20 +141,19 @@ class List(Typed[ListArguments]):
     )
 
     def title(self, session: Session, arguments: Mapping[str, Any]) -> str:
-        return f"List {from_root(session, place(session, self.said(arguments).path).path)}"
+        return f"List {from_root(session, self.place(arguments).path)}"
 
     def locations(self, session: Session, arguments: Mapping[str, Any]) -> Sequence[Location]:
-        return location(place(session, self.said(arguments).path))
+        return () if self.said(arguments).path == "." else location(self.place(arguments))
 
     def scope(self, session: Session, arguments: Mapping[str, Any]) -> str:
-        return place(session, self.said(arguments).path).to_list
+        return self.place(arguments).to_list
 
     async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:
-        return ToolOutput(await asyncio.to_thread(_listed, turn.session, self.said(arguments).path))
+        return ToolOutput(await asyncio.to_thread(_listed, self.place(arguments)))
 
 
-def _listed(session: Session, path: str) -> str:
-    where = place(session, path)
+def _listed(where: Place) -> str:
     what = kind(where.real)
     if what != "folder":
         raise ToolFailed(f"{shown(where.path)} is {'not there' if what == 'nothing' else what}, no folder")

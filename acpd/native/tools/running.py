@@ -28,6 +28,8 @@ MAX_TIMEOUT = 3600
 KEPT = 256 * 1024
 """Bytes of output that are kept, the newest; a model is told less."""
 TOLD = 32 * 1024
+NOBODY_THERE = {"PAGER": "cat", "GIT_PAGER": "cat", "MANPAGER": "cat", "GIT_EDITOR": "true", "GIT_TERMINAL_PROMPT": "0"}
+"""In a terminal of the client's these would wait for keys: pagers, an editor for a message, a question for a password."""
 
 
 class RunArguments(Struct, forbid_unknown_fields=True):
@@ -68,7 +70,7 @@ class Run(Typed[RunArguments]):
         said = self.said(arguments)
         cwd = await asyncio.to_thread(_folder, turn.session, said.cwd)
         shell = await asyncio.to_thread(_shell)
-        async with turn.terminal(shell, ["-c", said.command], cwd=Path(cwd), limit=KEPT) as terminal:
+        async with turn.terminal(shell, ["-c", said.command], cwd=Path(cwd), env=NOBODY_THERE, limit=KEPT) as terminal:
             await call.embed(terminal)
             ended = await _ended(terminal, said.timeout)
             text, cut = await terminal.output()

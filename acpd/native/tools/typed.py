@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from acpd.native.toolbox import Tool, ToolFailed
+from acpd.native.tools.places import Place, place
 
+if TYPE_CHECKING:
+    from acpd.api.session import Session
+
+_PLACE = "\0place"
+"""No argument of a model has this name."""
 Arguments = TypeVar("Arguments", bound=Struct)
 
 
@@ -31,7 +37,19 @@ class Typed(Tool, Generic[Arguments]):
 
     def said(self, arguments: Mapping[str, Any]) -> Arguments:
         """What `check` has passed."""
-        return msgspec.convert(arguments, type=self.arguments, strict=False)  # type: ignore[return-value] # pyright: ignore[reportReturnType]
+        plain = {name: value for name, value in arguments.items() if name != _PLACE}
+        return msgspec.convert(plain, type=self.arguments, strict=False)  # type: ignore[return-value] # pyright: ignore[reportReturnType]
+
+
+class Placed(Typed[Arguments]):
+    """Typed, with the argument `path`. Where it leads is looked at once: a link that is changed later changes nothing."""
+
+    def settled(self, session: Session, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**arguments, _PLACE: place(session, arguments.get("path", "."))}
+
+    def place(self, arguments: Mapping[str, Any]) -> Place:
+        found: Place = arguments[_PLACE]
+        return found
 
 
 def schema(arguments: type[Struct]) -> dict[str, Any]:

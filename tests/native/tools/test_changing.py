@@ -129,6 +129,45 @@ async def test_a_file_that_changed_meanwhile_is_not_written(work: Bench) -> None
     assert file.read_text() == "one, changed\n"
 
 
+async def test_a_link_that_is_changed_while_the_user_decides(work: Bench, tmp_path: Path) -> None:
+    """What was allowed inside the folders is not done outside of them, wherever a link leads by then."""
+    for file in (tmp_path / "out", work.root / "in"):
+        file.write_text("same\n")
+    link = work.root / "link"
+    link.symlink_to("in")
+
+    def decide(_: Json) -> str:
+        link.unlink()
+        link.symlink_to(tmp_path / "out")
+        return "yes"
+
+    work.client.decide = decide
+    assert (await work.call("edit", path="link", old="same", new="new")).failed
+    assert ("same\n", "same\n") == ((tmp_path / "out").read_text(), (work.root / "in").read_text())
+
+
+async def test_a_permission_is_for_the_place_that_was_asked_for(work: Bench, tmp_path: Path) -> None:
+    """A link that leads to another folder by the time of the answer gives neither its text nor a change of it."""
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a").write_text(f"{folder}\n")
+    link = work.root / "link"
+
+    def decide(_: Json) -> str:
+        link.unlink()
+        link.symlink_to(tmp_path / "two")
+        return "yes"
+
+    work.client.decide = decide
+    for name, more in (("read", {}), ("list", {}), ("grep", {"pattern": "."}), ("edit", {"old": "two", "new": "x"})):
+        link.unlink(missing_ok=True)
+        link.symlink_to(tmp_path / "one")
+        output = await work.call(name, {"path": "link" if name == "list" else "link/a", **more})
+        assert "two" not in output.text.replace("`two`", "")
+    assert (tmp_path / "two" / "a").read_text() == "two\n"
+    assert len(work.client.asked) == 4
+
+
 async def test_nothing_is_overwritten_unseen(work: Bench) -> None:
     """`write` replaces a file only if the model has seen it as it is now."""
     work.mode("code")

@@ -131,6 +131,20 @@ async def test_sizes_and_times_are_bounded(work: Bench, site: Site, monkeypatch:
     assert "did not answer" in output.text
 
 
+async def test_a_proxy_of_the_environment(work: Bench, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the environment has a proxy it gets the request, name and all; NO_PROXY is kept, and secrets of it are not told."""
+    site.pages["http://example.com/x"] = ok(b"by the proxy", "text/plain")
+    site.pages["/y"] = ok(b"direct", "text/plain")
+    monkeypatch.setenv("http_proxy", f"http://me:canary@127.0.0.1:{site.port}")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert "by the proxy" in (await work.call("fetch", url="http://example.com/x")).text
+    assert "direct" in (await work.call("fetch", url=f"{site.url}/y")).text
+    monkeypatch.setenv("http_proxy", "nonsense://me:canary@127.0.0.1")
+    output = await work.call("fetch", url="http://example.com/x")
+    assert output.failed
+    assert "canary" not in output.text + str(work.client.updates)
+
+
 async def test_other_answers(work: Bench, site: Site) -> None:
     """An error of the server, a binary file, an image and an old charset are each told as what they are."""
     site.pages["/bin"] = ok(b"PK\0\0", "application/zip")

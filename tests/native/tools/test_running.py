@@ -135,6 +135,12 @@ async def test_nobody_can_type_into_it(work: Bench) -> None:
     assert (await work.call("run", command="cat", timeout=10)).text == "[no output; exit status 0]"
 
 
+async def test_nothing_waits_for_keys(work: Bench) -> None:
+    """What would page or ask is told in its environment that nobody is there."""
+    output = await work.call("run", command='echo "$PAGER $GIT_PAGER $GIT_EDITOR $GIT_TERMINAL_PROMPT"')
+    assert output.text.startswith("cat cat true 0\n")
+
+
 async def test_folders_of_a_command(work: Bench, tmp_path: Path) -> None:
     """It runs where it is told inside the session's folders, links resolved, and nowhere else."""
     (work.root / "sub").mkdir()
