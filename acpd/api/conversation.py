@@ -23,6 +23,31 @@ LEAVE = 0.5
 """Seconds for what was cancelled to end; longer is not waited for."""
 
 
+class Steps:
+    """Work of which each piece waits for the one before."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self._last: asyncio.Task[None] | None = None
+
+    def add(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        before = self._last
+
+        async def step() -> None:
+            if before is not None:
+                await asyncio.wait([before])
+            await work
+
+        self._last = self._tasks.spawn(step(), name=name)
+        self._last.add_done_callback(lambda _: work.close())  # one that was cancelled before it began
+        return self._last
+
+    async def done(self) -> None:
+        """Until nothing is left, also of what is added meanwhile. Cancelling this cancels none of it."""
+        while self._last is not None and not self._last.done():
+            await asyncio.wait([self._last])
+
+
 class Conversation:
     """A session and what runs for it. `asleep`: it was closed, and can be loaded again."""
 
@@ -35,8 +60,10 @@ class Conversation:
         self._tasks = tasks
         self._opened = False
         self._opening: asyncio.Task[None] | None = None
-        self._last: asyncio.Task[None] | None = None
-        """The last step of its life that was begun or waits; each waits for the one before."""
+        self.life = Steps(tasks)
+        """It is opened and closed."""
+        self.replays = Steps(tasks)
+        """It is shown; that need not wait for an agent that is still preparing itself."""
 
     def begin(self, blocks: list[Mapping[str, Any]]) -> Prompt:
         """A turn with this prompt; the one before has ended."""
@@ -50,22 +77,9 @@ class Conversation:
         self.prompt = self.session.turn = None
 
     async def ready(self) -> None:
-        """Until it is open. Cancelling this leaves the opening alone."""
-        while self._last is not None and not self._last.done():
-            await asyncio.wait([self._last])
-
-    def step(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do this behind what was begun before."""
-        before = self._last
-
-        async def step() -> None:
-            if before is not None:
-                await asyncio.wait([before])
-            await work
-
-        self._last = self._tasks.spawn(step(), name=f"life:{self.session.id}")
-        self._last.add_done_callback(lambda _: work.close())  # one that was cancelled before it began
-        return self._last
+        """Until it is shown and open. Cancelling this leaves both alone."""
+        await self.replays.done()
+        await self.life.done()
 
     async def open(self) -> None:
         """A step: the agent prepares the session, anew if it had done so. Its failure is told, and the session goes on."""

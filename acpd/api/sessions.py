@@ -73,8 +73,8 @@ class Sessions:
         for conversation in self._sessions.values():
             conversation.stop()
             if not conversation.asleep:
-                conversation.step(conversation.close(LEAVE))
-        waits = [self._tasks.spawn(each.ready(), name="finish") for each in self._sessions.values()]
+                conversation.life.add(conversation.close(LEAVE), name="close")
+        waits = [self._tasks.spawn(each.life.done(), name="finish") for each in self._sessions.values()]
         if waits:
             await asyncio.wait(waits, timeout=CLOSE_TIMEOUT + LEAVE)
         await self._hands.close()
@@ -91,13 +91,13 @@ class Sessions:
         request = messages.parse_new(params)
         conversation = self._made(os.urandom(16).hex(), request, new=True)
         self._answer_setup(identifier, conversation.session, {"sessionId": conversation.session.id})
-        conversation.step(conversation.open())
+        conversation.life.add(conversation.open(), name="open")
 
     def _load(self, identifier: bytes, params: Params) -> None:
         conversation, opens = self._old(messages.parse_load(params))
-        conversation.step(self._loaded(identifier, conversation.session))
+        conversation.replays.add(self._loaded(identifier, conversation.session), name="replay")
         if opens:
-            conversation.step(conversation.open())
+            conversation.life.add(conversation.open(), name="open")
 
     async def _loaded(self, identifier: bytes, session: Session) -> None:
         try:
@@ -112,7 +112,7 @@ class Sessions:
         conversation, opens = self._old(messages.parse_resume(params))
         self._answer_setup(identifier, conversation.session, {})
         if opens:
-            conversation.step(conversation.open())
+            conversation.life.add(conversation.open(), name="open")
 
     def _answer_setup(self, identifier: bytes, session: Session, head: dict[str, object]) -> None:
         """Modes and options, and the commands behind the answer that names the session."""
@@ -157,7 +157,8 @@ class Sessions:
             return
         conversation.asleep = True
         conversation.stop()
-        conversation.step(conversation.close()).add_done_callback(lambda _: self._closed(identifier, conversation))
+        closing = conversation.life.add(conversation.close(), name="close")
+        closing.add_done_callback(lambda _: self._closed(identifier, conversation))
 
     def _closed(self, identifier: bytes, conversation: Conversation) -> None:
         if conversation.asleep and conversation.session.channel.keeper.keeps:

@@ -75,6 +75,20 @@ async def test_new_is_answered_before_anything_is_prepared() -> None:
     assert ["opened", "b", "closed"] == agent.life
 
 
+async def test_load_and_resume_do_not_wait_for_an_opening() -> None:
+    """While the agent prepares a session it can be loaded and resumed; a prompt waits."""
+    agent = Lively()
+    agent.gate = asyncio.Event()
+    async with joined(agent) as (editor, _):
+        name = await editor.new()
+        assert {} == await editor.load(name)
+        assert {} == await editor.call("session/resume", {"sessionId": name, "cwd": "/tmp"})
+        answer = editor.begin(name, "a")
+        agent.gate.set()
+        assert {"stopReason": "end_turn"} == await answer
+        assert ["opened", "a"] == agent.life
+
+
 async def test_a_failed_opening_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     """What `opened` raises is told to the user, as a notice or a message with the agent's name, and the prompt goes on."""
     able: list[Json] = [{"session": {"notices": {}}}, {}]
