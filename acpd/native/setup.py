@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from acpd import ownagent
+from acpd.config import variable
 from acpd.errors import AcpdError, ConfigError
 from acpd.native import keys, models
 from acpd.native.listing import listed
@@ -276,6 +277,9 @@ def _write(terminal: Terminal, wish: Wish, settings: Settings, environ: Mapping[
     table = {"model": wish.model, "base_url": wish.base_url or None, "api_key_env": _key_env(wish) or None}
     _change(settings.file, ownagent.SECTION, table)
     terminal.say(f'[{ownagent.SECTION}] model = "{wish.model}" is in {settings.file}.')
+    for word in (variable(f"{ownagent.SECTION}.{name}") for name in table):
+        if environ.get(word):
+            terminal.say(f"But {word} is set, and wins over the file: unset it.")
     terminal.say(f"{_next(settings, environ)}\n")
 
 

@@ -121,10 +121,14 @@ def test_what_does_not_work_is_not_written(
     assert not Path(env["ACPD_HOME"], "config").exists()
 
 
-def test_untested_writes_without_asking_anybody(run: Callable[..., int], env: dict[str, str]) -> None:
-    """--untested is for machines that cannot reach the model now."""
+def test_untested_writes_without_asking_anybody(
+    run: Callable[..., int], env: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--untested is for machines that cannot reach the model now. A variable that wins over what was written is named."""
+    env["ACPD_AGENTS_NATIVE_MODEL"] = "openai:other"
     assert 0 == run("--model", "openai:m", "--base-url", "http://127.0.0.1:1/v1", "--untested")
     assert '[agents.native]\nmodel = "openai:m"\nbase_url = "http://127.0.0.1:1/v1"\n' == written(env)
+    assert "But ACPD_AGENTS_NATIVE_MODEL is set, and wins over the file" in capsys.readouterr().out
 
 
 def test_a_key_is_not_added_to_a_file_that_others_read(run: Callable[..., int], env: dict[str, str]) -> None:
