@@ -82,8 +82,8 @@ class Peer(asyncio.Protocol):
         self._drained: asyncio.Event | None = None
         self.position = 0
         self.shortcut: Callable[[Sequence[bytes | framing.TooLong]], int] | None = None
-        """Sees the lines that are there first, one at least, and says how many of them it has handled. It must be as strict as
-        the protocol.
+        """Sees the lines that are there first, one at least, and says how many of them it has handled, which are not too long.
+        It must be as strict as the protocol.
         """
         self.paused = False
         self.closed = False
@@ -200,8 +200,7 @@ class Peer(asyncio.Protocol):
     def _pass(self, count: int) -> None:
         """So many lines are handled."""
         for _ in range(count):
-            line = self._todo.popleft()
-            self.position += (line.size if isinstance(line, framing.TooLong) else len(line)) + 1
+            self.position += len(self._todo.popleft()) + 1
 
     def _bad(self, event: protocol.Bad) -> None:
         self._owner.on_bad_line(event.why)

@@ -114,11 +114,14 @@ class Scribe:
             fold.add(lines.decode(line))
         return written
 
-    def updates(self, kind: str, bodies: list[bytes], parent: str | None) -> Written:
-        """Append entries of type "update" and this kind (not "plan"), each behind the one before it. The last of them."""
+    def updates(self, kind: str, parent: str | None, body: bytes, positions: list[int], texts: list[bytes]) -> Written:
+        """Append entries of type "update" and this kind (not "plan"), each behind the one before it. The last of them.
+
+        `body` is a format of a position and a text.
+        """
         first = self.fold.seq + 1
-        ids, at = self._ids.some(len(bodies)), self._clock.now()
-        self.journal.append(lines.chain("update", ids, parent, first, at, bodies))
+        ids, at = self._ids.some(len(texts)), self._clock.now()
+        self.journal.append(lines.chain("update", ids, parent, first, at, body, positions, texts))
         self.fold.advance(ids[0], parent, first, at, kind)
         if len(ids) > 1:
             self.fold.go_on(ids[-1], first + len(ids) - 1)
