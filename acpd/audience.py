@@ -79,7 +79,10 @@ class Audience:
         self._catching: list[asyncio.Task[None]] = []
 
     def attachment(self, client: Client) -> Attachment | None:
-        return next((each for each in self.attachments if each.client is client), None)
+        for each in self.attachments:
+            if each.client is client:
+                return each
+        return None
 
     @property
     def controllers(self) -> list[Attachment]:

@@ -110,12 +110,16 @@ class Recorder:
 
     # -- the tree
 
-    def entry(self, kind: str, body: bytes) -> Written:
-        """An entry behind the tip; it is the tip then."""
-        written = self.scribe.entry(kind, body, self.tip)
+    def entry(self, kind: str, body: bytes, what: str = "") -> Written:
+        """An entry behind the tip; it is the tip then. `what` is as for Scribe.entry."""
+        written = self.scribe.entry(kind, body, self.tip, what=what)
         self.tip = written.id
         self.end_message()
         return written
+
+    def turn(self, state: str, prompt: str, more: bytes = b"") -> Written:
+        """The turn of this prompt entry has this state now."""
+        return self.entry("turn", b',"state":"%b","entry":"%b"%b' % (state.encode(), prompt.encode(), more), state)
 
     def branch(self, kind: str, body: bytes) -> Written:
         """An entry behind the leaf, where a new turn begins."""
@@ -226,7 +230,7 @@ class Recorder:
         known = _known(look, message_id, cut) + (b',"background":true' if mark else b"")
         head = b',"kind":%b%b%b,"params":' % (encode(look.kind), known, more)
         body = b"%b%b%b" % (_src(source), head, params if text is None else text)
-        written = self.scribe.entry(stored, body, self.tip, identifier=identifier, update=look.kind)
+        written = self.scribe.entry(stored, body, self.tip, identifier=identifier, what=look.kind)
         self.tip = identifier
         self._stage(params, members, look, written, message_id, mark)
         going_on = look.plain and cut and text is None and self._last == (look.kind, message_id or look.message_id)
