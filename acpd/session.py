@@ -162,6 +162,8 @@ class LiveSession:
         """The agent's read is handled: write it, send it."""
         if self.audience.is_staged or self.scribe.flushed != self.fold.seq:
             self.audience.publish()
+            if self.link is not None:
+                self.audience.pace(self.link)
 
     def remember_link(self, link: Link, *, state: bytes = b"") -> None:
         """Store which agent drives the session now, under which id of its own. `state`: "adopting" until all is recorded."""
