@@ -116,6 +116,12 @@ def observes(session: LiveSession | None, client: Client) -> bool:
 
 def check_steering(session: LiveSession | None, client: Client, method: str) -> None:
     """Raises RequestError(INVALID_REQUEST) if this client only observes the session."""
-    if session is not None and observes(session, client):
+    if session is not None and (attachment := session.audience.attachment(client)) is not None:
+        check_role(session, attachment, method)
+
+
+def check_role(session: LiveSession, attachment: Attachment, method: str) -> None:
+    """As `check_steering`, of a client that is attached."""
+    if attachment.observer:
         hint = f'load or resume it again with _meta {{"{NAME}": {{"role": "controller"}}}} first'
         raise RequestError(INVALID_REQUEST, f"{method[:100]}: this client only observes session {session.id}: {hint}")

@@ -135,7 +135,8 @@ class Attachment:
                 self._ask(self, item.ask)
             elif item.kind in kinds and item.origin is not client:
                 frames.append(self._placed(item) if self._name else item.frame)
-        client.send(b"".join(frames))
+        if frames:
+            client.send(b"".join(frames))
         self.cursor = seq
         self.own.clear()
 

@@ -20,7 +20,11 @@ from acpd.wire.envelope import encode
 from acpd.wire.lines import Stored
 
 if TYPE_CHECKING:
+    from acpd.needs import Link
     from acpd.storage.replay import Replay
+
+PATIENCE = 0.1
+"""Seconds that an agent waits, each time, for a client that has fallen behind it a little: to read the log costs more."""
 
 
 class Watcher(Protocol):
@@ -79,7 +83,10 @@ class Audience:
         self._catching: list[asyncio.Task[None]] = []
 
     def attachment(self, client: Client) -> Attachment | None:
-        return next((each for each in self.attachments if each.client is client), None)
+        for each in self.attachments:
+            if each.client is client:
+                return each
+        return None
 
     @property
     def controllers(self) -> list[Attachment]:
@@ -154,6 +161,23 @@ class Audience:
             else:
                 attachment.feed(staged, self._scribe.flushed)
         return True
+
+    def pace(self, link: Link) -> None:
+        """Let the agent wait, not for long, if somebody who reads along is full by now."""
+        full = [each.client for each in self.attachments if each.live and each.client.paused]
+        if full:
+            link.hold("clients")
+            self._tasks.spawn(self._wait_for(full, link), name=f"pace:{self._key.session}")
+
+    async def _wait_for(self, clients: list[Client], link: Link) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                for client in clients:
+                    await client.drained()
+        except (TimeoutError, ConnectionBroken):
+            pass  # whoever is still full reads the log
+        finally:
+            link.release("clients")
 
     async def replay(self, attachment: Attachment, done: Cursor | None = None) -> None:
         """Send the whole conversation, folded, then the newest facts; the cursor stands behind it then.

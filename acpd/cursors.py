@@ -46,8 +46,8 @@ def session_of(name: str) -> str:
 
 def each_placed(session: bytes, seq: int, frames: bytes) -> bytes:
     """The frames of lines from this seq on, one each."""
-    lines = frames.split(b"\n")
-    return b"".join([b"%b:%d - %b\n" % (session, number, line) for number, line in enumerate(lines[:-1], seq)])
+    line = b"%b:%%d - %%b\n" % session.replace(b"%", b"%%")
+    return b"".join([line % each for each in enumerate(frames.split(b"\n")[:-1], seq)])
 
 
 def placed(session: bytes, seq: int, frames: bytes, skip: int = 0) -> bytes:

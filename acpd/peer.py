@@ -23,6 +23,8 @@ FULL = 1024 * 1024
 """Bytes of output that wait for a client at which nothing more of it is handled: it asks and does not read the answers."""
 LINES_A_TURN = 200
 """Lines of a client that are handled before others have their turn."""
+AT_ONCE = 32 * 1024
+"""Bytes of one send that are handed on in place, so that `paused` is true behind the send that filled the pipe."""
 _OUTPUT, _TURN = "output", "turn"
 """Why a client's input is held; see Peer."""
 
@@ -82,8 +84,8 @@ class Peer(asyncio.Protocol):
         self._drained: asyncio.Event | None = None
         self.position = 0
         self.shortcut: Callable[[Sequence[bytes | framing.TooLong]], int] | None = None
-        """Sees the lines that are there first, one at least, and says how many of them it has handled. It must be as strict as
-        the protocol.
+        """Sees the lines that are there first, one at least, and says how many of them it has handled, which are not too long.
+        It must be as strict as the protocol.
         """
         self.paused = False
         self.closed = False
@@ -200,8 +202,7 @@ class Peer(asyncio.Protocol):
     def _pass(self, count: int) -> None:
         """So many lines are handled."""
         for _ in range(count):
-            line = self._todo.popleft()
-            self.position += (line.size if isinstance(line, framing.TooLong) else len(line)) + 1
+            self.position += len(self._todo.popleft()) + 1
 
     def _bad(self, event: protocol.Bad) -> None:
         self._owner.on_bad_line(event.why)
@@ -241,11 +242,13 @@ class Peer(asyncio.Protocol):
     # -- out
 
     def send(self, data: bytes) -> None:
-        """Whole lines, in order. Leaves at the end of this tick. Dropped when the stream has ended."""
+        """Whole lines, in order. Leaves at the end of this tick at the latest. Dropped when the stream has ended."""
         if not data or self._writer is None or self._writer.is_closing():
             return
         self._out.append(data)
-        if not self._scheduled:
+        if len(data) >= AT_ONCE:
+            self._flush()
+        elif not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 

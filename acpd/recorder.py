@@ -18,6 +18,7 @@ from acpd.scribe import GIVE_UP, RETRY_EVERY, Scribe, Written
 from acpd.tasks import Tasks
 from acpd.wire import blobs, frames, splice, updates
 from acpd.wire.envelope import encode
+from acpd.wire.lines import literal
 
 _NOBODY = ("", "")
 
@@ -32,10 +33,10 @@ class Shape(Struct, gc=False):
     head: bytes
     tail: bytes
     """Of the params."""
-    line_head: bytes
-    line_tail: bytes
-    frame_head: bytes
-    frame_tail: bytes
+    body: bytes
+    """Of its line: a format of the position behind it, and of the text."""
+    frame: bytes
+    """A format of the text and of the line's seq; `acpd.wire.frames.end` follows."""
     mark: bytes
     """acpd.wire.frames.BACKGROUND or nothing; a shape never outlives the beginning or the end of a turn."""
 
@@ -43,7 +44,7 @@ class Shape(Struct, gc=False):
     def of(
         cls, look: updates.Look, params: bytes, head: bytes, cut: int, message_id: str, session: bytes, mark: bytes
     ) -> Shape | None:
-        """None where it cannot be told by its text alone. `head`: what stands before the params in the line."""
+        """None where it cannot be told by its text alone. `head`: a format of what stands before the params in the line."""
         start = params.find(b'"text":"') + 8
         end = params.find(b'"', start)
         if start < 8 or look.kind == "user_message_chunk" or b"\\" in params:
@@ -52,7 +53,8 @@ class Shape(Struct, gc=False):
         update_tail = behind[:-1]
         if message_id:
             update_tail = frames.with_message_id(update_tail, message_id)
-        return cls(look.kind, before, behind, head + before, behind, frames.around(session, before[cut:]), update_tail, mark)
+        body = b"%b%b%%b%b" % (head, literal(before), literal(behind))
+        return cls(look.kind, before, behind, body, frames.text_format(session, before[cut:], update_tail), mark)
 
 
 class Recorder:
@@ -108,12 +110,16 @@ class Recorder:
 
     # -- the tree
 
-    def entry(self, kind: str, body: bytes) -> Written:
-        """An entry behind the tip; it is the tip then."""
-        written = self.scribe.entry(kind, body, self.tip)
+    def entry(self, kind: str, body: bytes, what: str = "") -> Written:
+        """An entry behind the tip; it is the tip then. `what` is as for Scribe.entry."""
+        written = self.scribe.entry(kind, body, self.tip, what=what)
         self.tip = written.id
         self.end_message()
         return written
+
+    def turn(self, state: str, prompt: str, more: bytes = b"") -> Written:
+        """The turn of this prompt entry has this state now."""
+        return self.entry("turn", b',"state":"%b","entry":"%b"%b' % (state.encode(), prompt.encode(), more), state)
 
     def branch(self, kind: str, body: bytes) -> Written:
         """An entry behind the leaf, where a new turn begins."""
@@ -224,11 +230,14 @@ class Recorder:
         known = _known(look, message_id, cut) + (b',"background":true' if mark else b"")
         head = b',"kind":%b%b%b,"params":' % (encode(look.kind), known, more)
         body = b"%b%b%b" % (_src(source), head, params if text is None else text)
-        written = self.scribe.entry(stored, body, self.tip, identifier=identifier, update=look.kind)
+        written = self.scribe.entry(stored, body, self.tip, identifier=identifier, what=look.kind)
         self.tip = identifier
         self._stage(params, members, look, written, message_id, mark)
         going_on = look.plain and cut and text is None and self._last == (look.kind, message_id or look.message_id)
-        self.shape = Shape.of(look, params, head, cut, message_id, self._id, mark) if going_on else None
+        self.shape = None
+        if going_on and source is not None:
+            any_head = b',"src":["%b",%%d]%b' % (source[0].encode(), literal(head))
+            self.shape = Shape.of(look, params, any_head, cut, message_id, self._id, mark)
         self._last = (look.kind, message_id or look.message_id)
 
     @property
@@ -236,22 +245,18 @@ class Recorder:
         """Whether no turn runs: what the agent says now nobody asked for. Not what it tells of a session that is adopted."""
         return self.fold.turn is None and not self.fold.adopting
 
-    def again(self, shape: Shape, texts: list[bytes], link: str, position: int, around: int) -> None:
-        """More chunks of the shape of the newest entry: `texts` are the insides of their JSON strings.
+    def again(self, shape: Shape, texts: list[bytes], position: int, around: int) -> None:
+        """More chunks of the shape of the newest entry, of the same link: `texts` are the insides of their JSON strings.
 
         They came in lines of `around` bytes and the text each, from this position on in the link's output.
         """
-        head = b',"src":["%b",' % link.encode()
-        bodies: list[bytes] = []
-        for text in texts:
-            position += around + len(text)
-            bodies.append(b"%b%d]%b%b%b" % (head, position, shape.line_head, text, shape.line_tail))
-        written = self.scribe.updates(shape.kind, bodies, self.tip)
+        positions = [position := position + around + len(text) for text in texts]
+        written = self.scribe.updates(shape.kind, self.tip, shape.body, positions, texts)
         self.tip = written.id
         if self._audience.is_watched:
-            behind = frames.behind(shape.frame_tail, written.at, shape.mark)
-            numbered = enumerate(texts, written.seq - len(texts) + 1)
-            found = [b"%b%b%b%d%b" % (shape.frame_head, text, behind[0], seq, behind[1]) for seq, text in numbered]
+            frame = shape.frame + frames.end(written.at, shape.mark)
+            numbers = range(written.seq - len(texts) + 1, written.seq + 1)
+            found = [frame % each for each in zip(texts, numbers, strict=True)]
             self._audience.stage(Staged(written.seq, shape.kind, b"".join(found), lines=len(texts)))
         else:
             self._audience.skip()

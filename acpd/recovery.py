@@ -62,5 +62,5 @@ def _end_queue(session: LiveSession, prompts: bytes) -> None:
         by = b',"by":%b' % encode(said.by) if said.by else b""
         written = session.recorder.branch("prompt", b'%b,"prompt":%b' % (by, prompt))
         session.recorder.tell(NEVER_BEGUN)
-        session.recorder.entry("turn", b',"state":"interrupted","entry":"%b"' % written.id.encode())
+        session.recorder.turn("interrupted", written.id)
     session.scribe.fact("queue", b',"prompts":[]')

@@ -433,8 +433,9 @@ class Connection:
     def _prompt(self, identifier: bytes, params: Params) -> None:
         prompt = self.accepted(identifier, params)
         session = self.registry.at_hand(prompt.session)
-        attaching.check_steering(session, self, "session/prompt")
-        if session is not None and session.audience.attachment(self) is not None:
+        attachment = session.audience.attachment(self) if session is not None else None
+        if session is not None and attachment is not None:
+            attaching.check_role(session, attachment, "session/prompt")
             session.prompt(prompt)
         else:
             self._check_room()

@@ -102,24 +102,32 @@ class Scribe:
     def new_id(self) -> str:
         return self._ids.new()
 
-    def entry(self, kind: str, body: bytes, parent: str | None, *, identifier: str | None = None, update: str = "") -> Written:
-        """Append a line of the tree. `update` is its sessionUpdate kind, if it has one."""
+    def entry(self, kind: str, body: bytes, parent: str | None, *, identifier: str | None = None, what: str = "") -> Written:
+        """Append a line of the tree. `what` is the sessionUpdate kind of an update, the state of a turn."""
         fold = self.fold
-        written = Written(identifier or self._ids.new(), fold.seq + 1, self._clock.now())
-        line = lines.entry(kind, written.id, parent, written.seq, written.at, body)
+        seq = fold.seq + 1
+        name, at = identifier or self._ids.new(), self._clock.now()
+        line = lines.entry(kind, name, parent, seq, at, body)
         self.journal.append(line)
-        if kind == "update" and update != "plan":
-            fold.advance(written.id, parent, written.seq, written.at, update)
+        if kind == "update" and what != "plan":
+            fold.advance(what, name, parent, seq, at)
+        elif kind == "prompt":
+            fold.prompt(name, parent, seq, at)
+        elif kind == "turn" and what:
+            fold.turned(what, name, parent, seq, at)
         else:
             fold.add(lines.decode(line))
-        return written
+        return Written(name, seq, at)
 
-    def updates(self, kind: str, bodies: list[bytes], parent: str | None) -> Written:
-        """Append entries of type "update" and this kind (not "plan"), each behind the one before it. The last of them."""
+    def updates(self, kind: str, parent: str | None, body: bytes, positions: list[int], texts: list[bytes]) -> Written:
+        """Append entries of type "update" and this kind (not "plan"), each behind the one before it. The last of them.
+
+        `body` is a format of a position and a text.
+        """
         first = self.fold.seq + 1
-        ids, at = self._ids.some(len(bodies)), self._clock.now()
-        self.journal.append(lines.chain("update", ids, parent, first, at, bodies))
-        self.fold.advance(ids[0], parent, first, at, kind)
+        ids, at = self._ids.some(len(texts)), self._clock.now()
+        self.journal.append(lines.chain("update", ids, parent, first, at, body, positions, texts))
+        self.fold.advance(kind, ids[0], parent, first, at)
         if len(ids) > 1:
             self.fold.go_on(ids[-1], first + len(ids) - 1)
         return Written(ids[-1], self.fold.seq, at)

@@ -162,6 +162,8 @@ class LiveSession:
         """The agent's read is handled: write it, send it."""
         if self.audience.is_staged or self.scribe.flushed != self.fold.seq:
             self.audience.publish()
+            if self.link is not None:
+                self.audience.pace(self.link)
 
     def remember_link(self, link: Link, *, state: bytes = b"") -> None:
         """Store which agent drives the session now, under which id of its own. `state`: "adopting" until all is recorded."""
@@ -232,7 +234,7 @@ class LiveSession:
         if len(self.audience.attachments) > (own is not None):
             shown = frames.prompt(self.id_json, _decode_blocks(prompt.blocks), written.seq, written.at, written.id)
             self.audience.stage(Staged(written.seq, "user_message_chunk", b"".join(shown), origin=prompt.client))
-        self.recorder.entry("turn", b',"state":"running","entry":"%b"' % written.id.encode())
+        self.recorder.turn("running", written.id)
         if not self.fold.title and (title := first_line_title(prompt.blocks)):
             self.scribe.fact("info", b',"title":%b' % encode(title))
         if self.fold.queue is not None:  # in one write with the prompt: it is never there twice, nor lost
@@ -333,8 +335,7 @@ class LiveSession:
         said = b',"error":%b' % error_object(error) if error is not None else b',"stopReason":"%b"' % reason.encode()
         if state == "interrupted":  # nobody gave a reason to stop
             said = b""
-        body = b',"state":"%b","entry":"%b"%b' % (state.encode(), prompt.entry.encode(), said)
-        written = self.recorder.entry("turn", body)
+        written = self.recorder.turn(state, prompt.entry, said)
         self.state = advance(self.state, On.ENDED)
         self.audience.publish()
         if error is None and result is None:

@@ -348,7 +348,7 @@ class AgentLink:
         if run is not None and session is not None and session.recorder.shape is run.shape and self.mode is Mode.LIVE:
             texts = run.texts(lines)
             if texts:
-                session.recorder.again(run.shape, texts, self.id, self.peer.position, len(run.head) + len(run.tail) + 1)
+                session.recorder.again(run.shape, texts, self.peer.position, len(run.head) + len(run.tail) + 1)
                 return len(texts)
         if type(lines[0]) is bytes:
             self._line = lines[0]

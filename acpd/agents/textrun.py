@@ -9,7 +9,7 @@ is the inside of one JSON string, checked as the protocol checks it. Anything el
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
+from itertools import islice, takewhile
 
 import msgspec
 from msgspec import Struct
@@ -42,19 +42,16 @@ class TextRun(Struct, gc=False):
         """The insides of the texts' JSON strings of the lines at the beginning that are more of the run, MOST at most."""
         head, tail = self.head, self.tail
         start, end = len(head), -len(tail)
+        least = start - end
         found: list[bytes] = []
-        plain: list[bytes] = []
         for line in islice(lines, MOST):
-            if type(line) is not bytes or not (
-                line.startswith(head) and line.endswith(tail) and start - end <= len(line) < LIMIT
-            ):
+            if type(line) is not bytes or not (line.startswith(head) and line.endswith(tail) and least <= len(line) < LIMIT):
                 break
-            text = line[start:end]
-            if b'"' not in text and not text.endswith(b"\\"):
-                plain.append(text)
-            elif not _is_text(text):
-                break
-            found.append(text)
+            found.append(line[start:end])
+        plain = found
+        if b'"' in b"".join(found):
+            found = list(takewhile(lambda text: b'"' not in text or _is_text(text), found))
+            plain = [text for text in found if b'"' not in text]
         if _are_texts(plain):
             return found
         return found[:1] if _is_text(found[0]) else []
@@ -70,9 +67,11 @@ def _is_text(text: bytes) -> bool:
 
 
 def _are_texts(texts: list[bytes]) -> bool:
-    """As `_is_text` for each of them, looked at all at once. None has a quote, or a backslash at its end."""
+    """As `_is_text` for each of them, looked at all at once. None has a quote.
+
+    A backslash at the end of one would hide a quote between two of them: then they are fewer strings.
+    """
     try:
-        _decode_texts(b'["%b"]' % b'","'.join(texts) if texts else b"[]")
+        return len(_decode_texts(b'["%b"]' % b'","'.join(texts) if texts else b"[]")) == len(texts)
     except msgspec.DecodeError:
         return False
-    return True

@@ -43,14 +43,11 @@ class Lines:
         """The lines that end in this data, in order."""
         pieces = data.split(b"\n")
         tail = pieces.pop()
-        lines: list[bytes | TooLong] = []
-        if pieces:
-            lines.append(self._ended(pieces[0]))
-            lines += pieces[1:]
-            if len(data) > self.limit:
-                lines = [
-                    line if len(line) <= self.limit or isinstance(line, TooLong) else self._too_long(line) for line in lines
-                ]
+        lines: list[bytes | TooLong] = [*pieces]
+        if pieces and (self._held or self._dropped):
+            lines[0] = self._ended(pieces[0])
+        if len(data) > self.limit:
+            lines = [line if isinstance(line, TooLong) or len(line) <= self.limit else self._too_long(line) for line in lines]
         if tail:
             self._hold(tail)
         if lines and not self._started:

@@ -97,7 +97,7 @@ class Protocol:
         if message.id is UNSET:
             return Bad("method is no text") if method is None else Notification(method, message.params)
         identifier = bytes(message.id)
-        if not envelope.valid_id(identifier):
+        if not (identifier.isdigit() or envelope.valid_id(identifier)):
             return self._bad(RequestError(errors.INVALID_REQUEST, "id must be a string, an integer or null"))
         if method is None:
             return self._bad(RequestError(errors.INVALID_REQUEST, "method must be a string"), identifier)

@@ -2,7 +2,8 @@
 
 What is read is bounded by what is not yet written: nothing more comes from stdin while something waits to go up, and
 nothing from the daemon while something waits for the editor. The editor's descriptors may be shared with others, so they
-are never made non-blocking: poll says that a pipe has room for PIPE_BUF bytes at least, and no write has more.
+are never made non-blocking. A write says itself that it must not wait (Linux 6.4, pipes and sockets); where that cannot be
+had, poll says that a pipe has room for PIPE_BUF bytes at least, and no write has more.
 """
 
 import _socket
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 READ = 64 * 1024
-RECEIVE = 256 * 1024
+RECEIVE = 64 * 1024
 PIECE = select.PIPE_BUF
+NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 DOWN_LINE = LINE + 64 * 1024
 """Bytes of a line of the daemon, with its prefix."""
 END_SECONDS = 5.0
@@ -50,6 +52,8 @@ class Pump:
         self._down: list[bytes] = []
         self._down_size = 0
         self._out = memoryview(b"")
+        self._at_once = bool(NOWAIT)
+        """Whether stdout is written to without asking before whether it has room."""
         self._shut = False
         self._deadline = 0.0
         self._poll = select.poll()
@@ -195,6 +199,8 @@ class Pump:
                 self._out = memoryview(self.ledger.down(block))
             except ValueError:
                 raise Broken("the daemon sent a line without its prefix") from None
+            if self._at_once:
+                self._write(0)
         if tail:
             self._down.append(tail)
             self._down_size += len(tail)
@@ -229,9 +235,17 @@ class Pump:
             self.gone = True
             return
         try:
-            self._out = self._out[os.write(self._stdout, self._out[:PIECE]) :]
-        except OSError:
-            self.gone = True
+            if self._at_once:
+                written = os.pwritev(self._stdout, (self._out,), -1, NOWAIT)
+            else:
+                written = os.write(self._stdout, self._out[:PIECE])
+        except BlockingIOError:
+            return
+        except OSError:  # nobody reads, or this kind of file always waits: then the next write says which
+            self.gone = not self._at_once
+            self._at_once = False
+        else:
+            self._out = self._out[written:]
 
 
 def _now() -> float:

@@ -125,12 +125,26 @@ class Fold:
             self.last_entry = line.id
             self._kind = line.kind
 
-    def advance(self, identifier: str, parent: str | None, seq: int, at: str, kind: str) -> None:
-        """`add` for an `update` entry that was just written, without decoding it again. Not for kind "plan"."""
+    def advance(self, kind: str, identifier: str, parent: str | None, seq: int, at: str) -> None:
+        """`add` for an `update` entry of this kind that was just written, without decoding it again. Not for kind "plan"."""
         if kind == "agent_message_chunk":
             self.messages += self._kind != kind
         elif kind == "user_message_chunk":
             self.prompted = True
+        self._went_on(kind, identifier, parent, seq, at)
+
+    def prompt(self, identifier: str, parent: str | None, seq: int, at: str) -> None:
+        """As `advance`, for a `prompt` entry."""
+        self.prompted = True
+        self.messages += 1
+        self._went_on("", identifier, parent, seq, at)
+
+    def turned(self, state: str, identifier: str, parent: str | None, seq: int, at: str) -> None:
+        """As `advance`, for a `turn` entry with this state."""
+        self.turn = identifier if state == "running" else None
+        self._went_on("", identifier, parent, seq, at)
+
+    def _went_on(self, kind: str, identifier: str, parent: str | None, seq: int, at: str) -> None:
         self.seq = seq
         self.last_id = identifier
         self.updated_at = at

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from acpd.wire import blobs, splice
+from acpd.wire.lines import literal
 
 CHUNKS = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk"})
 MAX_OUT = 30 * 1024 * 1024
@@ -109,14 +110,15 @@ def cut_of(raw: bytes, members: Params) -> int:
     return len(members.sessionId) + 23 if plain else 0
 
 
-def around(session: bytes, kind_of_params: bytes) -> bytes:
-    """What stands in a frame before an update."""
-    return b'%b{"sessionId":%b,"update":%b' % (_HEAD, session, kind_of_params)
+def text_format(session: bytes, before: bytes, behind: bytes) -> bytes:
+    """Of frames whose updates begin and end so: a format of the text between and of the seq. `end` follows."""
+    head = b'%b{"sessionId":%b,"update":%b' % (_HEAD, session, before)
+    return b'%b%%b%b,"_meta":{"acpd.dev/seq":%%d' % (literal(head), literal(behind))
 
 
-def behind(tail: bytes, at: str, mark: bytes) -> tuple[bytes, bytes]:
-    """What stands in a frame behind the text of an update that ends so: before its seq and behind that."""
-    return tail + b',"_meta":{"acpd.dev/seq":', b',"acpd.dev/at":"%b"%b}}}\n' % (at.encode(), mark)
+def end(at: str, mark: bytes) -> bytes:
+    """What stands in a frame behind its seq."""
+    return b',"acpd.dev/at":"%b"%b}}}\n' % (at.encode(), mark)
 
 
 def _rewritten(params: bytes, session: bytes, text: bytes, seq: int, at: str, mark: bytes) -> bytes:

@@ -71,17 +71,20 @@ class Ids:
 class Clock:
     """The present as RFC 3339 text in UTC with milliseconds, e.g. 2026-11-30T09:57:03.234Z."""
 
-    __slots__ = ("_clock", "_second", "_text")
+    __slots__ = ("_clock", "_ms", "_now", "_second", "_text")
 
     def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
         self._clock = clock
-        self._second = -1
-        self._text = ""
+        self._second = self._ms = -1
+        self._text = self._now = ""
 
     def now(self) -> str:
         ms = self._clock() // 1_000_000
-        second = ms // 1000
-        if second != self._second:
-            self._second = second
-            self._text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        return f"{self._text}.{ms % 1000:03d}Z"
+        if ms != self._ms:
+            second = ms // 1000
+            if second != self._second:
+                self._second = second
+                self._text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            self._ms = ms
+            self._now = f"{self._text}.{ms % 1000:03d}Z"
+        return self._now

@@ -7,6 +7,8 @@ only its string values of 64 KiB and more stand in blobs, named at the offsets i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -118,18 +120,21 @@ def entry(kind: str, identifier: str, parent: str | None, seq: int, at: str, bod
     return b"%b%b}\n" % (head.encode(), body)
 
 
-def chain(kind: str, ids: list[str], parent: str | None, seq: int, at: str, bodies: list[bytes]) -> bytes:
-    """Lines as `entry` makes them, each behind the one before it."""
-    above = encode(parent)
-    kind_text, time_text = kind.encode(), at.encode()
-    found: list[bytes] = []
-    for number, (identifier, body) in enumerate(zip(ids, bodies, strict=True), seq):
-        name = encode(identifier)
-        found.append(
-            b'{"type":"%b","id":%b,"parentId":%b,"seq":%d,"at":"%b"%b}\n' % (kind_text, name, above, number, time_text, body)
-        )
-        above = name
-    return b"".join(found)
+def literal(text: bytes) -> bytes:
+    """This text as it stands in a format of bytes."""
+    return text.replace(b"%", b"%%")
+
+
+def chain(
+    kind: str, ids: list[str], parent: str | None, seq: int, at: str, body: bytes, *columns: Sequence[bytes | int]
+) -> bytes:
+    """Lines as `entry` makes them, each behind the one before it. `body` is a format of the columns' values for one line."""
+    between = '"\n"'
+    names = f'"{between.join(ids)}"'.encode().split(b"\n")
+    parents = [encode(parent), *names[:-1]]
+    line = b'{"type":"%b","id":%%b,"parentId":%%b,"seq":%%d,"at":"%b"%b}\n' % (kind.encode(), at.encode(), body)
+    numbers = range(seq, seq + len(ids))
+    return b"".join([line % values for values in zip(names, parents, numbers, *columns, strict=True)])
 
 
 def fact(kind: str, identifier: str, seq: int, at: str, body: bytes) -> bytes:

@@ -79,7 +79,7 @@ class JsonlJournal(Journal, Syncable):
             self._heal(self._suspect)
             raise self._suspect
         if self._buffer:
-            self._left = b"".join([self._left, *self._buffer])
+            self._left += b"".join(self._buffer)  # most often one piece and nothing left: no byte is copied then
             self._buffer.clear()
         while self._left:
             try:

@@ -23,9 +23,9 @@ from tests.core.world import Editor, World
 
 TEXTS = st.one_of(
     st.text(max_size=20),
-    st.sampled_from(["", '"', "\\", "a\\", '\\"', "\u2028", "\x00", "é", "😀", '","type":"text"}', "}}}", "\\u0041"]),
+    st.sampled_from(["", '"', "\\", "a\\", '\\"', "\u2028", "\x00", "é", "😀", '","type":"text"}', "}}}", "\\u0041", "%d %%"]),
 )
-NAMES = st.sampled_from([None] * 8 + ["m1"])
+NAMES = st.sampled_from([None] * 8 + ["m1"] + ["100%d"] * 4)
 SPACED = st.sampled_from([False] * 8 + [True])
 TEXT = st.tuples(st.just("text"), TEXTS, NAMES, SPACED)
 RAW = st.tuples(st.just("raw"), st.sampled_from(["\\ud83d", "\\q", "\t", "\xff", "\\"]), NAMES, SPACED)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from acpd import audience
 from acpd.errors import StoreError
 from acpd.scribe import RETRY_EVERY
 from acpd.session import LiveSession
@@ -55,6 +56,53 @@ async def test_a_client_that_does_not_read_gets_everything_later(world: World) -
     voice.say("e")
     assert quick.texts == slow.texts
     assert quick.seqs == slow.seqs
+
+
+class Brimful(Editor):
+    """An editor that is full with each send."""
+
+    def send(self, data: bytes, /) -> None:
+        super().send(data)
+        self.pause()
+
+
+async def test_an_agent_waits_a_moment_for_a_client_that_is_full(world: World) -> None:
+    """Who reads again soon goes on reading along: nothing is read from the log for it."""
+    session, voice = await world.with_agent()
+    attachment = attach(session, brimful := Brimful())
+    for text in "abc":
+        voice.say(text)
+        assert {"clients"} == voice.held
+        brimful.resume()
+        await until(lambda: not voice.held)
+    assert ["a", "b", "c"] == brimful.texts
+    assert (True, []) == (attachment.live, session.audience._catching)
+
+
+async def test_an_agent_does_not_wait_long_nor_for_who_reads_the_log(world: World) -> None:
+    """After PATIENCE seconds it goes on; the client gets the rest from the log, and nobody waits for it meanwhile."""
+    session, voice = await world.with_agent()
+    attachment = attach(session, brimful := Brimful())
+    voice.say("a")
+    await asyncio.sleep(0)
+    put_forward(audience.PATIENCE)
+    await until(lambda: not voice.held)
+    for text in "bcd":
+        voice.say(text)
+        assert (set(), False) == (voice.held, attachment.live)
+    assert ["a"] == brimful.texts
+    brimful.resume()
+    await until(lambda: ["a", "b", "c", "d"] == brimful.texts)
+
+
+async def test_who_leaves_while_an_agent_waits_for_it_holds_nothing(world: World) -> None:
+    """The end of a connection is no less than its reading on."""
+    session, voice = await world.with_agent()
+    attach(session, brimful := Brimful())
+    voice.say("a")
+    session.detach(brimful)
+    brimful.close()
+    await until(lambda: not voice.held)
 
 
 async def test_a_client_that_never_reads_costs_no_memory(world: World) -> None:

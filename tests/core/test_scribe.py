@@ -11,8 +11,9 @@ import pytest
 from acpd.errors import StoreError
 from acpd.scribe import GIVE_UP, RETRY_EVERY, Scribe
 from acpd.storage.contract import Key
+from acpd.storage.fold import Fold
 from acpd.wire.ids import Clock, Ids
-from acpd.wire.lines import Header
+from acpd.wire.lines import Header, decode
 from acpd_backends.jsonl import JsonlJournals
 from acpd_backends.names import Layout
 from tests.backends.journal_logs import FaultyFiles, no_space
@@ -58,7 +59,7 @@ class Desk:
 
     def write(self, text: str = "x") -> str:
         body = b',"kind":"agent_message_chunk","params":{"t":"%b"}' % text.encode()
-        return self.scribe.entry("update", body, self.scribe.fold.leaf, update="agent_message_chunk").id
+        return self.scribe.entry("update", body, self.scribe.fold.leaf, what="agent_message_chunk").id
 
     def log(self) -> logs.Log:
         found = logs.log(self.root, "s")
@@ -80,7 +81,7 @@ async def test_seq_is_dense_and_ids_grow(tmp_path: Path) -> None:
     written = [scribe.entry("prompt", b',"prompt":[]', None)]
     written.append(scribe.fact("info", b',"title":"t"'))
     identifier = scribe.new_id()
-    written.append(scribe.entry("update", b',"kind":"plan","params":{}', written[0].id, identifier=identifier, update="plan"))
+    written.append(scribe.entry("update", b',"kind":"plan","params":{}', written[0].id, identifier=identifier, what="plan"))
     written.append(scribe.entry("ask", b',"method":"m","params":{}', identifier))
     assert scribe.commit()
     log = desk.log()
@@ -89,6 +90,24 @@ async def test_seq_is_dense_and_ids_grow(tmp_path: Path) -> None:
     ]
     assert [one.at for one in written] == [entry["at"] for entry in log.entries]
     assert (4, written[3].id, "t") == (scribe.flushed, scribe.fold.leaf, scribe.fold.title)
+    await desk.close()
+
+
+async def test_what_is_folded_without_reading_it_again_is_what_a_reader_makes_of_it(tmp_path: Path) -> None:
+    """Prompts, turns and updates change the fold as their lines would."""
+    desk = Desk(tmp_path)
+    scribe = await desk.open()
+    for state in ("running", "ended", "running"):
+        scribe.entry("prompt", b',"prompt":[]', scribe.fold.leaf)
+        scribe.entry("turn", b',"state":"%b"' % state.encode(), scribe.fold.leaf, what=state)
+        for kind in ("agent_message_chunk", "agent_message_chunk", "tool_call", "user_message_chunk"):
+            scribe.entry("update", b',"kind":"%b","params":{}' % kind.encode(), scribe.fold.leaf, what=kind)
+        read = Fold()
+        read.created_at = scribe.fold.created_at
+        assert scribe.commit()
+        for line in Path(desk.journals.log_path(KEY)).read_bytes().splitlines()[1:]:
+            read.add(decode(line))
+        assert [getattr(read, name) for name in Fold.__slots__] == [getattr(scribe.fold, name) for name in Fold.__slots__]
     await desk.close()
 
 

@@ -109,6 +109,40 @@ def test_everything_is_sent_before_the_end(place: Place) -> None:
     assert (0, lines) == (done.returncode, done.stdout.split(b"\n")[:-1])
 
 
+def test_a_file_as_stdout_gets_everything(place: Place) -> None:
+    """Where the system cannot write without waiting (a file), the shim asks before each write, and nothing is lost."""
+    lines = [b"%d" % number for number in range(5_000)]
+    file = place.home / "out"
+    with ShimDaemon(place.path, echo), file.open("wb") as stdout:
+        done = subprocess.run(place.command(), input=b"\n".join(lines), stdout=stdout, env=place.env, timeout=60)
+    assert (0, lines) == (done.returncode, file.read_bytes().split(b"\n")[:-1])
+
+
+def test_stdout_stays_as_the_editor_made_it(place: Place) -> None:
+    """The shim makes no descriptor of the editor's non-blocking, however late that reads, and nothing is lost by it."""
+    lines = [b"%d " % number + b"x" * 1000 for number in range(2_000)]
+
+    def talk(connection: Connection) -> None:
+        connection.hello()
+        connection.ok()
+        for line in lines:
+            connection.tell("-", "-", line)
+
+    read, write = os.pipe()
+    pipe = subprocess.PIPE
+    with ShimDaemon(place.path, talk), os.fdopen(read, "rb") as out:
+        shim = subprocess.Popen(place.command(), stdin=pipe, stdout=write, env=place.env, cwd=place.home)
+        assert shim.stdin is not None
+        with shim, shim.stdin:
+            got = out.read(1)
+            while proc.cpu(shim.pid, 0.1):
+                pass  # until the pipe is full
+            assert os.get_blocking(write)
+            os.close(write)
+            got += b"".join(out.readline() for _ in lines)
+    assert lines == got.split(b"\n")[:-1]
+
+
 @pytest.mark.e2e
 def test_the_end_does_not_wait_for_ever(place: Place) -> None:
     """A daemon that does not close after the end of stdin is waited for 5 seconds, no longer."""
