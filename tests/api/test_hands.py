@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -179,8 +180,9 @@ async def test_nothing_is_left_running(tmp_path: Path) -> None:
             while "up" not in (await terminal.output())[0]:
                 await asyncio.sleep(0.01)
             await turn.say("up")
-            if turn.text != "leave":
-                await asyncio.sleep(1000)
+            for _ in range({"leave": 0, "deaf": 2}.get(turn.text, 1)):
+                with contextlib.suppress(*[asyncio.CancelledError] if turn.text == "deaf" else []):
+                    await asyncio.sleep(1000)
 
     def child(turn: str) -> int:
         return int((tmp_path / turn).read_text())
@@ -198,7 +200,10 @@ async def test_nothing_is_left_running(tmp_path: Path) -> None:
         editor.begin(name, "stay")
         await editor.until(said(editor.text, "upupup"))
         assert alive(child("stay"))
+        editor.begin(await editor.new(tmp_path), "deaf")
+        await editor.until(said(editor.text, "upupupup"))
     assert not alive(child("stay"))
+    assert not alive(child("deaf"))
 
 
 def said(text: Callable[[], str], wanted: str) -> Callable[[], bool]:
