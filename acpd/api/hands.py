@@ -18,6 +18,7 @@ from msgspec import Struct
 from acpd.api.channel import encode
 from acpd.api.shapes import Exit
 from acpd.errors import FileFailed, RequestError, TerminalFailed
+from acpd.tasks import Tasks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +57,8 @@ class Hands:
 
     def __init__(self) -> None:
         self._terminals: Terminals | None = None
+        self._releases = Tasks(lambda _name, _error: None)
+        """Not the connection's: a release that is begun comes to its end, or something would be left running."""
         self._waits = itertools.count(1)
 
     async def do(self, method: str, params: Mapping[str, object], roots: Sequence[str]) -> bytes:
@@ -73,7 +76,9 @@ class Hands:
             return terminals.output(name)
         if method == "terminal/wait_for_exit":
             return await self._wait(terminals, name)
-        return await (terminals.kill(name) if method == "terminal/kill" else terminals.release(name))
+        if method == "terminal/kill":
+            return await terminals.kill(name)
+        return await asyncio.shield(self._releases.spawn(terminals.release(name), name=f"release:{name}", watched=True))
 
     def _own(self) -> Terminals:
         if self._terminals is None:
@@ -107,6 +112,7 @@ class Hands:
         """Every command of ours is gone afterwards, with all that it started."""
         if self._terminals is not None:
             await self._terminals.close()
+            await self._releases.drain()
 
 
 # -- files

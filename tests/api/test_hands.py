@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from acpd.api.shapes import Exit
 from acpd.api.turn import Turn
 from acpd.errors import FileFailed, TerminalFailed
-from tests.api.desk import ABLE, Json, Scripted, joined
+from tests.api.desk import ABLE, PATIENCE, Json, Scripted, joined
 
 
 async def test_the_client_reads_and_writes(tmp_path: Path) -> None:
@@ -170,6 +171,13 @@ def alive(pid: int) -> bool:
         return False
 
 
+async def gone(pid: int) -> None:
+    """What was killed is gone when the kernel has come to it."""
+    async with asyncio.timeout(PATIENCE):
+        while alive(pid):
+            await asyncio.sleep(0.01)
+
+
 async def test_nothing_is_left_running(tmp_path: Path) -> None:
     """However a terminal of ours is left, what it started is gone: by its end, by a cancel, by the end of the connection."""
     tree = 'sleep 1000 & echo $! > "$1"; trap "" TERM; echo up; while :; do sleep 0.1; done'
@@ -179,8 +187,9 @@ async def test_nothing_is_left_running(tmp_path: Path) -> None:
             while "up" not in (await terminal.output())[0]:
                 await asyncio.sleep(0.01)
             await turn.say("up")
-            if turn.text != "leave":
-                await asyncio.sleep(1000)
+            for _ in range({"leave": 0, "deaf": 2}.get(turn.text, 1)):
+                with contextlib.suppress(*[asyncio.CancelledError] if turn.text == "deaf" else []):
+                    await asyncio.sleep(1000)
 
     def child(turn: str) -> int:
         return int((tmp_path / turn).read_text())
@@ -188,17 +197,41 @@ async def test_nothing_is_left_running(tmp_path: Path) -> None:
     async with joined(Scripted(work)) as (editor, _):
         name = await editor.new(tmp_path)
         assert "end_turn" == await editor.prompt(name, "leave")
-        assert not alive(child("leave"))
+        await gone(child("leave"))
         answer = editor.begin(name, "cancel")
         await editor.until(said(editor.text, "upup"))
         assert alive(child("cancel"))
         editor.cancel(name)
         assert {"stopReason": "cancelled"} == await answer
-        assert not alive(child("cancel"))
+        await gone(child("cancel"))
         editor.begin(name, "stay")
         await editor.until(said(editor.text, "upupup"))
         assert alive(child("stay"))
-    assert not alive(child("stay"))
+        editor.begin(await editor.new(tmp_path), "deaf")
+        await editor.until(said(editor.text, "upupupup"))
+    await gone(child("stay"))
+    await gone(child("deaf"))
+
+
+async def test_a_release_that_is_begun_comes_to_its_end(tmp_path: Path) -> None:
+    """Where the connection ends while a command that ignores SIGTERM is being released, it is gone all the same."""
+    command = 'trap "" TERM; echo $$; while :; do sleep 0.1; done'
+
+    async def work(turn: Turn) -> None:
+        async with turn.terminal("sh", ["-c", command]) as terminal:
+            while not (output := (await terminal.output())[0]):
+                await asyncio.sleep(0.01)
+            await turn.say(output)
+
+    async with joined(Scripted(work)) as (editor, _):
+        name = await editor.new(tmp_path)
+        answer = editor.begin(name)
+        await editor.until(editor.text)
+        editor.cancel(name)
+        editor.cancel(name)
+        assert {"stopReason": "cancelled"} == await answer
+        assert alive(int(editor.text()))
+    await gone(int(editor.text()))
 
 
 def said(text: Callable[[], str], wanted: str) -> Callable[[], bool]:

@@ -164,8 +164,8 @@ def test_it_ends_within_a_second(launch: Launch, tmp_path: Path, end: str | sign
     else:
         assert code == editor.close()
     assert time.monotonic() - began < 5  # a second, and what two busy cores make of it
-    with pytest.raises(ProcessLookupError):
-        os.kill(child, 0)
+    while Path(f"/proc/{child}").exists():
+        assert time.monotonic() - began < 5  # what was killed is gone when the kernel has come to it
 
 
 def test_files_serve_as_well_as_pipes(tmp_path: Path) -> None:
