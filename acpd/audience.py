@@ -17,6 +17,7 @@ from acpd.scribe import RETRY_EVERY, Scribe
 from acpd.storage.contract import Journals, Key
 from acpd.tasks import Tasks
 from acpd.wire.envelope import encode
+from acpd.wire.framer import Framer
 from acpd.wire.lines import Stored
 
 if TYPE_CHECKING:
@@ -228,13 +229,14 @@ class Audience:
         """Line by line, but for the prompts that this client sent itself."""
         from acpd.storage import replay
 
+        framer = Framer(self._id)
         frames: list[bytes] = []
         own = f"{attachment.client.token}:" if attachment.client.token else None
         for line in window:
             if line.id in attachment.own:
                 attachment.own.discard(line.id)
             elif own is None or not line.by.startswith(own):
-                frames.append(attachment.placed(line.seq, b"".join(replay.live(line, self._id, attachment.client.kinds))))
+                frames.append(attachment.placed(line.seq, b"".join(replay.live(line, framer, attachment.client.kinds))))
         return frames
 
     def notify(self, frame: bytes, kind: str) -> None:
