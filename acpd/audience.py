@@ -220,7 +220,7 @@ class Audience:
                     return
                 if window is None:
                     break
-                client.send(b"".join(self._frames(attachment, window)))
+                client.send(attachment.told(window[-1].seq, self._frames(attachment, window)))
                 attachment.reached(window[-1].seq)  # before waiting: whoever takes over must not send it again
                 await client.drained()
         attachment.reached(until)
@@ -290,13 +290,7 @@ class _Sending:
 
     async def send(self, frames: list[bytes]) -> None:
         client = self._attachment.client
-        if client.token:
-            first = self._count
-            self._count += len(frames)
-            numbered = enumerate(frames, first + 1)
-            frames = [
-                self._attachment.placed_in_replay(self._until, number, each) for number, each in numbered if number > self._skip
-            ]
-        if frames:
-            client.send(b"".join(frames))
+        seen = max(0, self._skip - self._count)
+        self._count += len(frames)
+        client.send(self._attachment.told_in_replay(self._until, self._count, frames[seen:]))
         await client.drained()
