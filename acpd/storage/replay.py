@@ -134,6 +134,7 @@ class Replay:
 
     __slots__ = (
         "_calls",
+        "_chunks",
         "_compacted",
         "_compactions",
         "_forgot",
@@ -161,6 +162,7 @@ class Replay:
         self._framer = Framer(self._session)
         self._kinds = kinds
         self._replayed = kinds - _FACTS - {"notice"}
+        self._chunks = frames.CHUNKS & self._replayed
         self._limit = limit
         self._items: list[Stored | bytes | slots.Slot] = []
         """In order: lines that are sent as they are, frames, and what may still change."""
@@ -182,10 +184,13 @@ class Replay:
 
     def feed(self, lines: Iterable[Stored]) -> list[bytes]:
         """The frames of this window. Facts, asks and answers in it are passed over."""
-        add, line = self._add, None
+        line = None
         for line in lines:
             try:
-                add(line)
+                if line.cut and line.type == "update" and line.kind in self._chunks:
+                    self._cut_chunk(line)
+                else:
+                    self._add(line)
             except mend.FAULTS:
                 continue
         self._newest = line or self._newest
@@ -270,16 +275,17 @@ class Replay:
 
     # Messages
 
+    def _cut_chunk(self, line: Stored) -> None:
+        """One that need not be looked into, as most are."""
+        name = line.messageId or line.of
+        if name == self._name and self._continued(line, name):
+            return
+        if self._tail is not None:
+            self._end_message()
+        self._tail, self._name = line, name
+
     def _chunk(self, line: Stored) -> None:
         given = line.messageId
-        if line.cut:
-            name = given or line.of
-            if name == self._name and self._continued(line, name):
-                return
-            if self._tail is not None:
-                self._end_message()
-            self._tail, self._name = line, name
-            return
         if given and self._continued(line, given):
             return  # the look at the token was enough
         try:
@@ -452,12 +458,11 @@ class Replay:
         out: list[bytes] = []
         frame = self._framer.frame
         for item in self._items:
-            if isinstance(item, bytes):
-                out.append(item)
-                continue
             try:
                 if isinstance(item, Stored):
                     out.append(frame(item))
+                elif isinstance(item, bytes):
+                    out.append(item)
                 else:
                     item.render(self._framer, self._limit, out)
             except mend.FAULTS:

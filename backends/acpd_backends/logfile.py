@@ -383,7 +383,8 @@ def read_entries(paths: LogPaths, until: int | None) -> Iterator[list[Stored]]:
     """As `read_path`, of a log whose holder knows that it never branched and that nothing is wrong with it."""
     last = sys.maxsize if until is None else until
     with LogFile(paths) as log:
-        lists = ([line for line in found if line.seq <= last] for found in _entries(log.lists(log.header()[1])))
+        found = _entries(log.lists(log.header()[1]))
+        lists = (each if each and each[-1].seq <= last else [line for line in each if line.seq <= last] for each in found)
         yield from windows(lists, Restore(paths.blobs))
 
 

@@ -599,7 +599,7 @@ def test_loaded_is_what_was_seen(parts: list[Turn], window: int, limit: int) -> 
     assert oracle.message_ids(frames_live) == oracle.message_ids(frames_load)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(turns, st.integers(1, 12), st.sampled_from([8, 64, 1 << 22]))
 def test_what_a_line_tells_changes_nothing(parts: list[Turn], window: int, limit: int) -> None:
     """Frames are the same, byte for byte, whether lines tell what is in them or have to be looked into; loaded and live."""

@@ -28,7 +28,8 @@ parts = st.sampled_from(
 )
 ends = st.sampled_from([b"\n", b"\n", b"\n", b"\n", b"", b"\r\n", b" \n", b"\n\n", b"\n "])
 texts = st.lists(st.tuples(parts, ends), max_size=6).map(lambda pairs: b"".join(part + end for part, end in pairs))
-cut_up = st.integers(1, len(GOOD)).map(lambda at: GOOD[:at] + b"\n" + GOOD[at:] + b"\n")
+around = [at + side for at, byte in enumerate(GOOD) if byte in b"{}" for side in (0, 1)]  # where it looks most like an end
+cut_up = st.sampled_from(around).map(lambda at: GOOD[:at] + b"\n" + GOOD[at:] + b"\n")
 
 
 @given(st.lists(texts | cut_up | st.just(GOOD + b"\n"), max_size=4).map(b"".join))
