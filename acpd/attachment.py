@@ -37,6 +37,8 @@ class Client(Protocol):
     capabilities: ClientCapabilities
     token: str
     """Not empty: each of its lines carries its place (acpd.cursors), and it may come back under this name."""
+    runs: bool
+    """Many of its lines may carry one place together."""
     reading: asyncio.Lock
     """Held while a window of a log is read and sent: a client has one in memory, however many sessions it is behind in."""
 
@@ -100,13 +102,21 @@ class Attachment:
         return b"%b:%d" % (self._name, max(self.cursor, seq))
 
     def placed(self, seq: int, frames: bytes) -> bytes:
-        """The frames of one line as this client gets them."""
+        """The frames of one line as this client gets them, or as `told` wants them."""
         if not self._name or not frames:
             return frames
-        return cursors.placed(self._name, seq, frames, self.skip if seq == self.cursor + 1 else 0)
+        skip = self.skip if seq == self.cursor + 1 else 0
+        if self.client.runs:
+            return frames.split(b"\n", skip)[-1] if skip else frames
+        return cursors.placed(self._name, seq, frames, skip)
+
+    def told(self, seq: int, placed: list[bytes]) -> bytes:
+        """What the client gets: the frames of lines up to `seq`, each as `placed`."""
+        data = b"".join(placed)
+        return cursors.run(self._name, b"%d" % seq, data) if self.client.runs else data
 
     def _placed(self, item: Staged) -> bytes:
-        if item.lines == 1:
+        if item.lines == 1 or self.client.runs:
             return self.placed(item.seq, item.frame)
         return cursors.each_placed(self._name, item.seq - item.lines + 1, item.frame)
 
@@ -114,9 +124,14 @@ class Attachment:
         """A frame that is in no log, as this client gets it."""
         return b"- - %b" % frame if self._name else frame
 
-    def placed_in_replay(self, until: int, number: int, frame: bytes) -> bytes:
-        """The frame that has this number in a replay up to `until`."""
-        return b"%b:r%d.%d - %b" % (self._name, until, number, frame) if self._name else frame
+    def told_in_replay(self, until: int, count: int, frames: list[bytes]) -> bytes:
+        """What the client gets: the last frames of the first `count` of a replay up to `until`."""
+        if not self._name:
+            return b"".join(frames)
+        if self.client.runs:
+            return cursors.run(self._name, b"r%d.%d" % (until, count), b"".join(frames))
+        numbered = enumerate(frames, count - len(frames) + 1)
+        return b"".join([b"%b:r%d.%d - %b" % (self._name, until, number, frame) for number, frame in numbered])
 
     def feed(self, staged: list[Staged], seq: int) -> None:
         """New lines up to `seq` are in the log."""
@@ -128,15 +143,17 @@ class Attachment:
         client = self.client
         kinds = client.kinds
         frames: list[bytes] = []
+        told = 0
         for item in staged:
             if item.ask:
-                client.send(b"".join(frames))
+                client.send(self.told(told, frames))
                 frames.clear()
                 self._ask(self, item.ask)
             elif item.kind in kinds and item.origin is not client:
                 frames.append(self._placed(item) if self._name else item.frame)
+                told = item.seq
         if frames:
-            client.send(b"".join(frames))
+            client.send(self.told(told, frames))
         self.cursor = seq
         self.own.clear()
 

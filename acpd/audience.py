@@ -17,6 +17,7 @@ from acpd.scribe import RETRY_EVERY, Scribe
 from acpd.storage.contract import Journals, Key
 from acpd.tasks import Tasks
 from acpd.wire.envelope import encode
+from acpd.wire.framer import Framer
 from acpd.wire.lines import Stored
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ class Audience:
                     return
                 if window is None:
                     break
-                client.send(b"".join(self._frames(attachment, window)))
+                client.send(attachment.told(window[-1].seq, self._frames(attachment, window)))
                 attachment.reached(window[-1].seq)  # before waiting: whoever takes over must not send it again
                 await client.drained()
         attachment.reached(until)
@@ -252,13 +253,14 @@ class Audience:
         """Line by line, but for the prompts that this client sent itself."""
         from acpd.storage import replay
 
+        framer = Framer(self._id)
         frames: list[bytes] = []
         own = f"{attachment.client.token}:" if attachment.client.token else None
         for line in window:
             if line.id in attachment.own:
                 attachment.own.discard(line.id)
             elif own is None or not line.by.startswith(own):
-                frames.append(attachment.placed(line.seq, b"".join(replay.live(line, self._id, attachment.client.kinds))))
+                frames.append(attachment.placed(line.seq, b"".join(replay.live(line, framer, attachment.client.kinds))))
         return frames
 
     def notify(self, frame: bytes, kind: str) -> None:
@@ -312,13 +314,7 @@ class _Sending:
 
     async def send(self, frames: list[bytes]) -> None:
         client = self._attachment.client
-        if client.token:
-            first = self._count
-            self._count += len(frames)
-            numbered = enumerate(frames, first + 1)
-            frames = [
-                self._attachment.placed_in_replay(self._until, number, each) for number, each in numbered if number > self._skip
-            ]
-        if frames:
-            client.send(b"".join(frames))
+        seen = max(0, self._skip - self._count)
+        self._count += len(frames)
+        client.send(self._attachment.told_in_replay(self._until, self._count, frames[seen:]))
         await client.drained()

@@ -44,6 +44,11 @@ def session_of(name: str) -> str:
     return raw.decode("utf-8", "surrogatepass")
 
 
+def run(session: bytes, cursor: bytes, frames: bytes) -> bytes:
+    """These frames with one place in front, the one behind the last. `session` is a name. Nothing for no frames."""
+    return b"%b:%b =%d \n%b" % (session, cursor, len(frames), frames) if frames else b""
+
+
 def each_placed(session: bytes, seq: int, frames: bytes) -> bytes:
     """The frames of lines from this seq on, one each."""
     line = b"%b:%%d - %%b\n" % session.replace(b"%", b"%%")

@@ -59,6 +59,7 @@ class Connection:
     ) -> None:
         self.peer = peer(self) if peer is not None else Peer(self, strict=True, polite=True)
         self.token = earlier.token
+        self.runs = False
         self.reading = asyncio.Lock()
         self.kinds: frozenset[str] = frozenset()
         self.capabilities = ClientCapabilities()

@@ -236,6 +236,7 @@ class Server:
         self._check_room(hello, caller)  # others came meanwhile, or the signal to stop
         more = {} if hello is None else {"peer": ShimPeer, "earlier": hello.earlier}
         made = self._daemon.connection(tenant, host, **more)
+        made.runs = hello is not None and hello.runs
         self._came[made] = Came(caller, time.monotonic())
         kind = "shim" if hello is not None else "plain"
         self._daemon.log("info", "client came", connection=made.number, kind=kind, pid=caller.pid, uid=caller.uid)

@@ -23,6 +23,8 @@ class Ledger:
     def __init__(self) -> None:
         self.next = 1
         """The number of the next new line."""
+        self.rest = b""
+        """What was left of the last block that came down: a line or a run that is not whole."""
         self.unsettled = 0
         """Bytes of lines that must be sent again, with what keeping them costs."""
         self._lines: dict[int, bytes] = {}
@@ -40,25 +42,38 @@ class Ledger:
         return b"".join([b"%d %b\n" % pair for pair in zip(numbered, lines, strict=True)])
 
     def down(self, block: bytes) -> bytes:
-        """Whole lines of the daemon, and what of them is for the editor. Raises ValueError for one without its prefix."""
+        """What of these lines and runs is for the editor; the `rest` of the block before stands first in it.
+
+        Raises ValueError for a line without its prefix.
+        """
         told = []
-        cursors = self._cursors
-        for line in block.split(b"\n")[:-1]:
-            cursor, settled, text = line.split(b" ", 2)
-            session = b""
-            if cursor != b"-":
-                session, _, where = cursor.rpartition(b":")
-                if where == b"x":
-                    self._forget(session)
-                else:
-                    cursors[session] = where
+        at = 0
+        while (end := block.find(b"\n", at) + 1) > 0:
+            cursor, settled, text = block[at:end].split(b" ", 2)
+            if settled[:1] == b"=" and settled[1:].isdigit():
+                start, end = end, end + int(settled[1:])
+                if end > len(block):
+                    break  # it is passed on as a whole, like its cursor
+                text, settled = block[start:end], b"-"
+            at = end
+            session = self._moved(cursor)
             if settled != b"-" and not self._settle(session, settled):
                 continue  # the editor has its answer: this one is only for the cursor
-            if text:
+            if text != b"\n":
                 told.append(text)
-        if told:
-            told.append(b"")
-        return b"\n".join(told)
+        self.rest = block[at:]
+        return b"".join(told)
+
+    def _moved(self, cursor: bytes) -> bytes:
+        """The session of this cursor; empty if there is none."""
+        if cursor == b"-":
+            return b""
+        session, _, where = cursor.rpartition(b":")
+        if where == b"x":
+            self._forget(session)
+        else:
+            self._cursors[session] = where
+        return session
 
     def hello(self) -> "Iterator[bytes]":
         """The items that say where this shim is, once it has sent something."""

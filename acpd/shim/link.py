@@ -45,7 +45,7 @@ class Link:
         """What followed the answer in the same packet."""
         self._token = os.urandom(16).hex().encode()
         self._fixed = [b"arg=" + os.fsencode(word) for word in arguments]
-        self._fixed.append(b"cwd=" + os.getcwdb())
+        self._fixed += [b"cwd=" + os.getcwdb(), b"runs=1"]
         self._fixed += [b"env=%b=%b" % item for item in os.environb.items()]
 
     def open(self, state: "Iterable[bytes]") -> _socket.socket:

@@ -2,8 +2,7 @@
 
 What is read is bounded by what is not yet written: nothing more comes from stdin while something waits to go up, and
 nothing from the daemon while something waits for the editor. The editor's descriptors may be shared with others, so they
-are never made non-blocking. A write says itself that it must not wait (Linux 6.4, pipes and sockets); where that cannot be
-had, poll says that a pipe has room for PIPE_BUF bytes at least, and no write has more.
+are never made non-blocking: see `Writer`.
 """
 
 import _socket
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 READ = 64 * 1024
 RECEIVE = 64 * 1024
 PIECE = select.PIPE_BUF
-NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_KINDS, _PIPE, _SOCKET = 0o170000, 0o010000, 0o140000
 DOWN_LINE = LINE + 64 * 1024
 """Bytes of a line of the daemon, with its prefix."""
 END_SECONDS = 5.0
@@ -52,8 +51,7 @@ class Pump:
         self._down: list[bytes] = []
         self._down_size = 0
         self._out = memoryview(b"")
-        self._at_once = bool(NOWAIT)
-        """Whether stdout is written to without asking before whether it has room."""
+        self._writer: Writer | None = None
         self._shut = False
         self._deadline = 0.0
         self._poll = select.poll()
@@ -89,6 +87,11 @@ class Pump:
         self._watch(self._stdin, None)
         self._watch(self._stdout, 0)
         self.gone = self.gone or bool(self._poll.poll(seconds * 1000))
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        if self._writer is not None:
+            self._writer.close()
 
     @property
     def done(self) -> bool:
@@ -191,21 +194,19 @@ class Pump:
 
     def _take(self, data: bytes) -> None:
         """Raises Broken."""
-        whole, newline, tail = data.rpartition(b"\n")
-        if newline:
-            block = b"".join((*self._down, whole, newline))
-            self._down, self._down_size = [], 0
+        self._down.append(data)
+        self._down_size += len(data)
+        if b"\n" in data:
             try:
-                self._out = memoryview(self.ledger.down(block))
+                self._out = memoryview(self.ledger.down(b"".join(self._down)))
             except ValueError:
                 raise Broken("the daemon sent a line without its prefix") from None
-            if self._at_once:
+            if self._out and self._open().at_once:
                 self._write(0)
-        if tail:
-            self._down.append(tail)
-            self._down_size += len(tail)
-            if self._down_size > DOWN_LINE:
-                raise Broken("the daemon sent a line that is too long")
+            rest = self.ledger.rest
+            self._down, self._down_size = [rest], len(rest)
+        if self._down_size > DOWN_LINE:
+            raise Broken("the daemon sent a line that is too long")
 
     def _lose(self) -> None:
         if self.sock is not None:
@@ -235,17 +236,56 @@ class Pump:
             self.gone = True
             return
         try:
-            if self._at_once:
-                written = os.pwritev(self._stdout, (self._out,), -1, NOWAIT)
-            else:
-                written = os.write(self._stdout, self._out[:PIECE])
-        except BlockingIOError:
+            self._out = self._out[self._open().write(self._out) :]
+        except (BlockingIOError, InterruptedError):
             return
-        except OSError:  # nobody reads, or this kind of file always waits: then the next write says which
-            self.gone = not self._at_once
-            self._at_once = False
-        else:
-            self._out = self._out[written:]
+        except OSError:
+            self.gone = True
+
+    def _open(self) -> Writer:
+        if self._writer is None:
+            self._writer = Writer(self._stdout)
+        return self._writer
+
+
+class Writer:
+    """Writes what fits to a descriptor that others may have too, and which therefore stays as it is. Raises OSError.
+
+    A pipe can be opened a second time, so that only we do not wait; a socket can be told so at each write. Of anything else
+    poll says that it has room for PIPE_BUF bytes at least. So few at once would be half the time of a big replay.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._pipe = -1
+        self._sock: _socket.socket | None = None
+        kind = os.fstat(fd).st_mode & _KINDS
+        if kind == _SOCKET:
+            self._sock = _socket.socket(fileno=os.dup(fd))
+        elif kind == _PIPE:
+            try:  # noqa: SIM105  contextlib would be imported for it
+                self._pipe = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except OSError:
+                pass  # no such folder, or another user's pipe
+
+    @property
+    def at_once(self) -> bool:
+        """Whether it may be written to without asking poll before."""
+        return self._sock is not None or self._pipe >= 0
+
+    def write(self, data: memoryview) -> int:
+        """How much of it was written. Raises BlockingIOError for nothing."""
+        if self._sock is not None:
+            return self._sock.send(data, _socket.MSG_DONTWAIT)
+        if self._pipe >= 0:
+            return os.write(self._pipe, data)
+        return os.write(self._fd, data[:PIECE])
+
+    def close(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+        if self._pipe >= 0:
+            os.close(self._pipe)
 
 
 def _now() -> float:

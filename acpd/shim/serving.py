@@ -90,6 +90,12 @@ class Shim:
 
     def run(self) -> int:
         """The exit code. Raises NoDaemon, Refused, Broken."""
+        try:
+            return self._run()
+        finally:
+            self._pump.close()
+
+    def _run(self) -> int:
         self._pump.run()
         while not (self._pump.gone or self._pump.ended):
             self._again()

@@ -28,6 +28,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from acpd.storage import slots
 from acpd.storage.fold import Fold
 from acpd.wire import frames, mend, splice
+from acpd.wire.framer import Framer
 from acpd.wire.lines import Stored
 
 LIMIT = 4 * 1024 * 1024
@@ -90,31 +91,34 @@ _decode_array = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def live(line: Stored, session: bytes, kinds: frozenset[str]) -> list[bytes]:
+def live(line: Stored, framer: Framer, kinds: frozenset[str]) -> list[bytes]:
     """The frames of one stored line for a client that follows the log; none for what is no update to it.
 
-    `session` is acpd's session id as JSON text; `kinds` the values of sessionUpdate that this client may get. Asks are not
-    updates and are the caller's. A line that is not what its type says has none either. Raises nothing.
+    `kinds`: the values of sessionUpdate that this client may get. Asks are not updates and are the caller's. A line that is
+    not what its type says has none either. Raises nothing.
     """
     try:
-        return _live(line, session, kinds)
+        return _live(line, framer, kinds)
     except mend.FAULTS:
         return []
 
 
-def _live(line: Stored, session: bytes, kinds: frozenset[str]) -> list[bytes]:
+def _live(line: Stored, framer: Framer, kinds: frozenset[str]) -> list[bytes]:
     if line.type == "prompt":
-        return _prompt(line, session)
+        return _prompt(line, framer.session)
     if line.type == "leaf":
-        return [frames.moved(session, _encode(line.entry), line.seq, line.at, line.id)]
+        return [frames.moved(framer.session, _encode(line.entry), line.seq, line.at, line.id)]
     if line.params is UNSET or line.kind not in kinds or line.method:
         return []
-    found = slots.sound(line)
-    if found is None:
-        return []
-    text = bytes(slots.params_of(found[0]))
-    changed = slots.without_own_terminals(bytes(frames.decode_params(text).update)) if b'"acpd-' in text else None
-    return [slots.frame(found[0], session, changed)]
+    if not line.cut:
+        found = slots.sound(line)
+        if found is None:
+            return []
+        line = found[0]
+    changed = None
+    if line.kind in _CALLS and b'"acpd-' in (text := bytes(slots.params_of(line))):
+        changed = slots.without_own_terminals(bytes(frames.decode_params(text).update))
+    return [framer.frame(line, changed)]
 
 
 def _prompt(line: Stored, session: bytes) -> list[bytes]:
@@ -130,9 +134,11 @@ class Replay:
 
     __slots__ = (
         "_calls",
+        "_chunks",
         "_compacted",
         "_compactions",
         "_forgot",
+        "_framer",
         "_items",
         "_kinds",
         "_known",
@@ -153,10 +159,13 @@ class Replay:
 
     def __init__(self, session_id: str, kinds: frozenset[str], limit: int = LIMIT) -> None:
         self._session = _encode(session_id)
+        self._framer = Framer(self._session)
         self._kinds = kinds
         self._replayed = kinds - _FACTS - {"notice"}
+        self._chunks = frames.CHUNKS & self._replayed
         self._limit = limit
-        self._items: list[bytes | slots.Slot] = []
+        self._items: list[Stored | bytes | slots.Slot] = []
+        """In order: lines that are sent as they are, frames, and what may still change."""
         self._tail: Stored | None = None
         self._name = ""
         self._texts: list[memoryview] = []
@@ -175,12 +184,16 @@ class Replay:
 
     def feed(self, lines: Iterable[Stored]) -> list[bytes]:
         """The frames of this window. Facts, asks and answers in it are passed over."""
+        line = None
         for line in lines:
-            self._newest = line
             try:
-                self._add(line)
+                if line.cut and line.type == "update" and line.kind in self._chunks:
+                    self._cut_chunk(line)
+                else:
+                    self._add(line)
             except mend.FAULTS:
                 continue
+        self._newest = line or self._newest
         return self._ready()
 
     def finish(self, *, is_running: bool = True) -> list[bytes]:
@@ -207,7 +220,7 @@ class Replay:
 
     def _emit(self, out: list[bytes], line: Stored) -> None:
         with suppress(*mend.FAULTS):
-            out += _live(line, self._session, self._kinds)
+            out += _live(line, self._framer, self._kinds)
 
     def _emit_info(self, out: list[bytes], line: Stored, title: str) -> None:
         """The newest info is a patch: where it does not name the title, an earlier one did."""
@@ -222,7 +235,7 @@ class Replay:
             said = _decode_titled(text).title
             if title and said is not None and said != title:
                 text = splice.replace(text, "title", _encode(title))
-            out.append(slots.frame(line, self._session, text))
+            out.append(self._framer.frame(line, text))
 
     def _add(self, line: Stored) -> None:
         if line.type in {"update", "compaction"}:
@@ -262,15 +275,17 @@ class Replay:
 
     # Messages
 
+    def _cut_chunk(self, line: Stored) -> None:
+        """One that need not be looked into, as most are."""
+        name = line.messageId or line.of
+        if name == self._name and self._continued(line, name):
+            return
+        if self._tail is not None:
+            self._end_message()
+        self._tail, self._name = line, name
+
     def _chunk(self, line: Stored) -> None:
         given = line.messageId
-        if line.cut:
-            name = given or line.of
-            if not self._continued(line, name):
-                self._end_message()
-                self._tail = line
-                self._name = name
-            return
         if given and self._continued(line, given):
             return  # the look at the token was enough
         try:
@@ -320,18 +335,22 @@ class Replay:
             return
         self._tail = None
         texts = self._texts
+        if not texts:
+            self._items.append(line)
+            return
+        self._texts = []
         with suppress(*mend.FAULTS):
-            if len(texts) < 2:
-                self._items.append(slots.frame(line, self._session))
-            else:
-                text = b'{"sessionUpdate":"%b","content":{"type":"text","text":"%b"},"messageId":%b}' % (
-                    line.kind.encode(),
-                    b"".join(texts),
-                    _encode(self._name),
-                )
-                self._items.append(slots.frame(line, self._session, text))
-        if texts:
-            self._texts = []
+            self._items.append(self._framer.frame(line, self._composed(line, texts)))
+
+    def _composed(self, line: Stored, texts: list[memoryview]) -> bytes | None:
+        """The update of all texts of this line's message; None: there is one, and that is the line's."""
+        if len(texts) < 2:
+            return None
+        return b'{"sessionUpdate":"%b","content":{"type":"text","text":"%b"},"messageId":%b}' % (
+            line.kind.encode(),
+            b"".join(texts),
+            _encode(self._name),
+        )
 
     def _prompted(self, line: Stored) -> None:
         self._settle(line if self._running else None)
@@ -345,7 +364,7 @@ class Replay:
 
     def _single(self, line: Stored) -> None:
         self._end_message()
-        self._items.append(slots.frame(line, self._session))
+        self._items.append(line)
 
     # Tool calls
 
@@ -361,7 +380,7 @@ class Replay:
     def _begin_call(self, line: Stored, name: str) -> slots.ToolCall:
         self._end_message()
         known = name in self._known or (self._forgot and line.kind == "tool_call_update")
-        call = slots.ToolCall(line, name, known=known, is_open=name in self._open or not known)
+        call = slots.ToolCall([line], name, known, name in self._open or not known)
         self._calls[name] = call
         self._items.append(call)
         if name not in self._known:
@@ -437,12 +456,17 @@ class Replay:
     def _ready(self) -> list[bytes]:
         self._settle(None)
         out: list[bytes] = []
+        frame = self._framer.frame
         for item in self._items:
-            if isinstance(item, bytes):
-                out.append(item)
+            try:
+                if isinstance(item, Stored):
+                    out.append(frame(item))
+                elif isinstance(item, bytes):
+                    out.append(item)
+                else:
+                    item.render(self._framer, self._limit, out)
+            except mend.FAULTS:
                 continue
-            with suppress(*mend.FAULTS):
-                item.render(self._session, self._limit, out)
         self._items = []
         return out
 

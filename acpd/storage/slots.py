@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from acpd.wire import frames, mend, splice, updates
+from acpd.wire.framer import Framer
 from acpd.wire.lines import Stored
 
 NO_TERMINAL = b'{"type":"content","content":{"type":"text","text":"[terminal output is not kept]"}}'
@@ -50,15 +51,6 @@ _decode_array = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def frame(line: Stored, session: bytes, changed: bytes | None = None) -> bytes:
-    """The frame of this line, with another update in the place of its own."""
-    mark = frames.BACKGROUND if line.background else b""
-    if changed is None and line.cut:
-        return frames.cut_frame(bytes(params_of(line)), line.cut, session, line.seq, line.at, line.messageId, mark)
-    message_id = line.messageId if changed is None else ""
-    return frames.update(params_of(line), session, line.seq, line.at, message_id, changed, mark)
-
-
 class Newest:
     """The place of a plan in the order; the newest line of it counts, None if it was removed."""
 
@@ -67,35 +59,32 @@ class Newest:
     def __init__(self) -> None:
         self.line: Stored | None = None
 
-    def render(self, session: bytes, _limit: int, out: list[bytes]) -> None:
+    def render(self, framer: Framer, _limit: int, out: list[bytes]) -> None:
         if self.line is not None:
-            out.append(frame(self.line, session))
+            out.append(framer.frame(self.line))
 
 
-class ToolCall:
+class ToolCall(Struct, gc=False):
     """The place of a tool call in the order, and every line of it in this turn and window."""
 
-    __slots__ = ("failed", "known", "lines", "name", "open")
+    lines: list[Stored]
+    name: str
+    known: bool
+    """Whether the client has it already, so that an update is due and not a second card."""
+    open: bool
+    failed: bool = False
+    """Whether its turn ended while it was open."""
 
-    def __init__(self, line: Stored, name: str, *, known: bool, is_open: bool) -> None:
-        self.lines = [line]
-        self.name = name
-        self.known = known
-        """Whether the client has it already, so that an update is due and not a second card."""
-        self.open = is_open
-        self.failed = False
-        """Whether its turn ended while it was open."""
-
-    def render(self, session: bytes, limit: int, out: list[bytes]) -> None:
+    def render(self, framer: Framer, limit: int, out: list[bytes]) -> None:
         first = self.lines[0]
         if len(self.lines) > 1:
             members = _patched(self.lines)
             if sum(map(len, members.values())) <= limit:
-                out.append(frame(first, session, self._composed(members, announced=self.known, failed=self.failed)))
+                out.append(framer.frame(first, self._composed(members, announced=self.known, failed=self.failed)))
                 return
         for index, line in enumerate(self.lines):
             failed = self.failed and line is self.lines[-1]
-            out.append(frame(line, session, self._alone(line, announced=self.known or index > 0, failed=failed)))
+            out.append(framer.frame(line, self._alone(line, announced=self.known or index > 0, failed=failed)))
 
     def _alone(self, line: Stored, *, announced: bool, failed: bool) -> bytes | None:
         """What must change in an update that is sent as it is; None: nothing."""
@@ -130,7 +119,7 @@ class Summary:
     def __init__(self, line: Stored) -> None:
         self.lines = [line]
 
-    def render(self, session: bytes, limit: int, out: list[bytes]) -> None:
+    def render(self, framer: Framer, limit: int, out: list[bytes]) -> None:
         members: _Members = {}
         blocks: list[bytes] = []
         for line in self.lines:
@@ -143,12 +132,12 @@ class Summary:
             if "summary" in fields:
                 blocks = [] if members["summary"] == _NULL else [bytes(block) for block in _decode_array(fields["summary"])]
         if len(self.lines) == 1 or sum(map(len, blocks)) > limit:
-            out += [frame(line, session) for line in self.lines]
+            out += [framer.frame(line) for line in self.lines]
             return
         members = {name: value for name, value in members.items() if value != _NULL}
         if blocks:
             members["summary"] = b"[%b]" % b",".join(_flowing(blocks))
-        out.append(frame(self.lines[0], session, _object("compaction_update", members)))
+        out.append(framer.frame(self.lines[0], _object("compaction_update", members)))
 
 
 def params_of(line: Stored) -> Raw:

@@ -35,6 +35,8 @@ class Hello(NamedTuple):
     cwd: str = "/"
     env: Mapping[str, str] = MappingProxyType({})
     earlier: Earlier = Earlier()
+    runs: bool = False
+    """Whether it understands many lines with one prefix."""
 
 
 def read_hello(data: bytes) -> tuple[Hello, bytes] | None:
@@ -60,7 +62,7 @@ def read_hello(data: bytes) -> tuple[Hello, bytes] | None:
 def _hello(version: int, token: str, body: bytes) -> Hello:
     arguments: list[str] = []
     env: dict[str, str] = {}
-    cwd, following = "/", 0
+    cwd, following, runs = "/", 0, False
     sessions: dict[str, tuple[Cursor, int | None]] = {}
     for item in body.split(b"\0"):
         name, _, value = item.decode("utf-8", "surrogateescape").partition("=")
@@ -71,13 +73,15 @@ def _hello(version: int, token: str, body: bytes) -> Hello:
         elif name == "env":
             variable, _, text = value.partition("=")
             env[variable] = text
+        elif name == "runs":
+            runs = value == "1"
         elif name == "next" and value.isdecimal():
             following = int(value)
         elif name == "session":
             session, place, line = value.split(" ")
             if (cursor := cursors.parsed(place)) is not None:
                 sessions[cursors.session_of(session)] = (cursor, int(line) if line != "-" else None)
-    return Hello(version, token, tuple(arguments), cwd, env, Earlier(token, following, sessions))
+    return Hello(version, token, tuple(arguments), cwd, env, Earlier(token, following, sessions), runs)
 
 
 def answer(refusal: str = "", code: int | None = None) -> bytes:

@@ -86,24 +86,6 @@ def frame(
     return b"%b%b}\n" % (_HEAD, _rewritten(raw, session, text, seq, at, mark))
 
 
-def cut_frame(raw: bytes, cut: int, session: bytes, seq: int, at: str, message_id: str = "", mark: bytes = b"") -> bytes:
-    """As `update`, where the update is said to be `raw[cut:-1]`. A cut that is not behind the session's id is not believed."""
-    behind_id = raw.find(b'"', 14) + 1 if raw.startswith(b'{"sessionId":"') else 0
-    if cut != behind_id + 10 or not raw.startswith(b',"update":{', behind_id) or not raw.endswith(b"}}") or len(raw) > MAX_OUT:
-        return update(raw, session, seq, at, message_id, mark=mark)
-    text = raw[cut:-1]
-    if message_id:
-        text = with_message_id(text, message_id)
-    return b'%b{"sessionId":%b,"update":%b,"_meta":{"acpd.dev/seq":%d,"acpd.dev/at":"%b"%b}}}\n' % (
-        _HEAD,
-        session,
-        text,
-        seq,
-        at.encode(),
-        mark,
-    )
-
-
 def cut_of(raw: bytes, members: Params) -> int:
     """Where the update begins in params that have the session's id and it and nothing else; 0: they have more."""
     plain = raw.startswith(b'{"sessionId":') and len(raw) == len(members.sessionId) + len(members.update) + 24

@@ -59,21 +59,24 @@ class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
     | info | kind and params, or title, or cwd, folder and additionalDirectories: where the project is now, as in a header |
     | queue | prompts: [{prompt, by}] not yet begun |
     | label | entry; label: text, or null to remove it |
+
+    The members stand in the order in which they are written, or decoding would take a tenth longer.
     """
 
     type: str
     id: str
+    parentId: str | UnsetType | None = UNSET
     seq: int = 0
     at: str = ""
-    parentId: str | UnsetType | None = UNSET
     src: tuple[str, int] | None = None
     kind: str = ""
-    params: Raw | UnsetType = UNSET
     messageId: str = ""
     of: str = ""
+    state: str = ""
     cut: int = 0
     background: bool = False
     blobs: tuple[int, ...] = ()
+    params: Raw | UnsetType = UNSET
     prompt: Raw | UnsetType = UNSET
     meta: Raw | UnsetType = UNSET
     method: str = ""
@@ -81,7 +84,6 @@ class Stored(Struct, gc=False, kw_only=True, rename={"meta": "_meta"}):
     by: str = ""
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
-    state: str = ""
     stopReason: str = ""
     usage: Raw | UnsetType = UNSET
     entry: str | None = None

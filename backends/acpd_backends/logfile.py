@@ -20,7 +20,7 @@ from typing import Self
 from msgspec import UNSET, Struct
 
 from acpd.storage.fold import Fold, moved
-from acpd.storage.scan import Block, Item, blocks, ends_whole, parse, parse_line, records
+from acpd.storage.scan import Block, Item, any_records, blocks, ends_whole, parse, parse_line, pieces, records
 from acpd.storage.tree import SessionTree, load
 from acpd.wire.lines import VERSION, Header, Stored
 from acpd_backends.blobfiles import Restore, absent, payload
@@ -162,9 +162,11 @@ class LogFile:
 
     def lists(self, start: int = 0, end: int = sys.maxsize) -> Iterator[list[Stored]]:
         """The records between two places, as many at once as a chunk holds."""
-        for block in blocks(self.chunks(start, end), offset=start, line=1 if start == 0 else 2):
-            found = records(block.data) if block.line > 1 else None
-            yield [item for _, _, item in parse(block) if isinstance(item, Stored)] if found is None else found
+        line = 1 if start == 0 else 2
+        for data in pieces(self.chunks(start, end), first=line == 1):
+            found = any_records(data) if line > 1 else None
+            yield [item for _, _, item in parse(Block(0, line, data)) if isinstance(item, Stored)] if found is None else found
+            line = 2
 
     def seek(self, after: int) -> int:
         """A place before the first line whose seq is greater than `after`, near it: seq ascends in file order."""
@@ -381,7 +383,8 @@ def read_entries(paths: LogPaths, until: int | None) -> Iterator[list[Stored]]:
     """As `read_path`, of a log whose holder knows that it never branched and that nothing is wrong with it."""
     last = sys.maxsize if until is None else until
     with LogFile(paths) as log:
-        lists = ([line for line in found if line.seq <= last] for found in _entries(log.lists(log.header()[1])))
+        found = _entries(log.lists(log.header()[1]))
+        lists = (each if each and each[-1].seq <= last else [line for line in each if line.seq <= last] for each in found)
         yield from windows(lists, Restore(paths.blobs))
 
 

@@ -75,6 +75,7 @@ class Editor(Changes):
     def __init__(self, capabilities: Json | None = None, *, elicits: Iterable[str] = ()) -> None:
         self.kinds = updates.allowed_kinds(dumps(capabilities) if capabilities else None)
         self.token = ""
+        self.runs = False
         self.reading = asyncio.Lock()
         self.capabilities = ClientCapabilities(elicitation=frozenset(elicits))
         self.got: list[Json] = []

@@ -57,10 +57,12 @@ class Place:
         done = subprocess.run(command, input=stdin, capture_output=True, env={**self.env, **more}, timeout=60, cwd=self.home)
         return done.returncode, done.stdout, done.stderr.decode()
 
-    def popen(self, command: list[str], *, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+    def popen(
+        self, command: list[str], *, pass_fds: tuple[int, ...] = (), stdout: int = subprocess.PIPE
+    ) -> subprocess.Popen[bytes]:
         pipe = subprocess.PIPE
         return subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=self.env, cwd=self.home, pass_fds=pass_fds
+            command, stdin=pipe, stdout=stdout, stderr=pipe, bufsize=0, env=self.env, cwd=self.home, pass_fds=pass_fds
         )
 
     def started(self) -> dict[int, dict[str, Any]]:

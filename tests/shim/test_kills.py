@@ -90,7 +90,14 @@ class World:
                 connection.tell("-", str(number))
 
     def tell_all(self, connection: Connection, session: str, places: dict[str, int]) -> None:
-        for entry in self.logs[session][places[session] :]:
+        """Of session b as a run, if there is anything."""
+        entries = self.logs[session][places[session] :]
+        if session == "b" and entries:
+            data = b"".join(entry + b"\n" for entry in entries)
+            places[session] += len(entries)
+            connection.say(b"b:%d =%d \n%b" % (places[session], len(data), data))
+            return
+        for entry in entries:
             places[session] += 1
             connection.tell(f"{session}:{places[session]}", "-", entry)
 

@@ -69,7 +69,21 @@ def test_texts_are_passed_on_as_they_are() -> None:
     assert [b"next=1", b"session=a:b 7 -"] == list(ledger.hello())
 
 
-@pytest.mark.parametrize("block", [b"\n", b"x\n", b"- -\n", b"- x y\n", b"- + y\n"])
+def test_a_run_is_passed_on_as_a_whole() -> None:
+    """The lines behind one prefix are the editor's with all that is in them, and its cursor counts when the last is there."""
+    ledger = Ledger()
+    block = b"s:1 - a\nr:r9.2 =8 \n- 1 b\n\n\ns:2 - c\n"
+    for end in range(len(block)):
+        part = Ledger()
+        told = part.down(block[:end])
+        assert told + part.down(part.rest + block[end:]) == ledger.down(block) == b"a\n- 1 b\n\n\nc\n"
+        assert list(ledger.hello()) == list(part.hello())
+    assert b"a\n" == ledger.down(b"s:4 - a\nr:r9.3 =8 \nabc\nefg")
+    assert b"r:r9.3 =8 \nabc\nefg" == ledger.rest
+    assert [b"next=1", b"session=s 4 -", b"session=r r9.2 -"] == list(ledger.hello())
+
+
+@pytest.mark.parametrize("block", [b"\n", b"x\n", b"- -\n", b"- x y\n", b"- + y\n", b"- = \n", b"- =-4 \nabc\n", b"- =x \n"])
 def test_a_line_without_prefix_is_an_error(block: bytes) -> None:
     """What is not of this protocol is told apart from what is."""
     with pytest.raises(ValueError, match=r"unpack|int"):

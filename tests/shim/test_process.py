@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -183,6 +185,33 @@ def test_it_ends_with_its_reader(place: Place) -> None:
         shim.stdout.close()
         assert 0 == shim.wait(20)
         shim.stdin.close()
+
+
+def a_socket() -> tuple[int, int]:
+    one, other = socket.socketpair()
+    return one.detach(), other.detach()
+
+
+@pytest.mark.parametrize("ends", [os.pipe, a_socket], ids=["pipe", "socket"])
+def test_the_editors_descriptor_is_left_as_it_is(place: Place, ends: Callable[[], tuple[int, int]]) -> None:
+    """However much is written at once, who shares the descriptor finds it blocking, and a pipe's end is the shim's end."""
+    reader, writer = ends()
+    line = b"y" * MIB
+
+    def run(connection: Connection) -> None:
+        connection.hello()
+        connection.ok()
+        connection.say(b"s:1 =%d \n%b\n" % (len(line) + 1, line))
+        while connection.line() is not None:
+            pass
+
+    with ShimDaemon(place.path, run), place.popen(place.command(), stdout=writer) as shim, os.fdopen(reader, "rb") as out:
+        assert line + b"\n" == out.readline()
+        assert os.get_blocking(writer)
+        os.close(writer)
+        assert shim.stdin is not None
+        shim.stdin.close()
+        assert (b"", 0) == (out.read(), shim.wait(20))
 
 
 def test_an_editor_that_does_not_read_costs_no_memory(place: Place) -> None:

@@ -8,7 +8,10 @@ from typing import Any
 from acpd.storage.fold import Fold
 from acpd.storage.replay import Replay, live
 from acpd.wire import lines
+from acpd.wire.framer import Framer
+from acpd.wire.frames import cut_of, decode_params
 from acpd.wire.lines import Stored
+from acpd.wire.updates import look as look_at
 
 Json = dict[str, Any]
 
@@ -51,10 +54,14 @@ def content(value: str) -> Json:
 
 
 class Log:
-    """The lines of one log. Ids are e1, e2, ...; a chunk without a messageId gets one as a session would give it."""
+    """The lines of one log. Ids are e1, e2, ...; a chunk without a messageId gets one as a session would give it.
 
-    def __init__(self) -> None:
+    `told`: updates say of themselves what a replay wants to know, as a session writes them; without, they must be looked into.
+    """
+
+    def __init__(self, *, told: bool = False) -> None:
         self.lines: list[Stored] = []
+        self.told = told
         self.leaf: str | None = None
         self._message = ("", "")
 
@@ -82,6 +89,8 @@ class Log:
             body += b',"messageId":' + dumps(self._given(kind))
         elif kind in CHUNKS:
             self._message = ("", "")
+        if self.told:
+            body += _told(wrap % raw, raw)
         return self._add("compaction" if kind == "compaction_update" and value.get("summary") else "update", body)
 
     def say(self, value: str, name: str | None = None, kind: str = "agent_message_chunk") -> Log:
@@ -119,7 +128,7 @@ class Log:
         return out + replay.finish()
 
     def live(self, kinds: frozenset[str] = KINDS) -> list[bytes]:
-        return [frame for line in self.lines for frame in live(line, dumps(SESSION), kinds)]
+        return [frame for line in self.lines for frame in live(line, Framer(dumps(SESSION)), kinds)]
 
     def _given(self, kind: str) -> str:
         if self._message[0] != kind:
@@ -137,6 +146,14 @@ class Log:
         self.lines.append(lines.decode(lines.entry(kind, f"e{seq}", self.leaf, seq, at, body)))
         self.leaf = f"e{seq}"
         return self
+
+
+def _told(params: bytes, update: bytes) -> bytes:
+    look = look_at(update)
+    name = look.message_id or look.tool
+    cut = cut_of(params, decode_params(params)) if look.valid and look.sendable is not None else 0
+    told = (b"of", dumps(name) if name else b""), (b"state", dumps(look.status) if look.status else b""), (b"cut", b"%d" % cut)
+    return b"".join(b',"%b":%b' % (member, value) for member, value in told if value)
 
 
 def params(frames: list[bytes]) -> list[Json]:

@@ -15,6 +15,7 @@ from acpd.storage import slots
 from acpd.storage.fold import Fold
 from acpd.storage.replay import Replay, live
 from acpd.wire import frames
+from acpd.wire.framer import Framer
 from acpd.wire.lines import Stored
 from tests.storage.history import INNER, KINDS, SESSION, Log, content, dumps, params, text, updates
 from tests.support import fold as oracle
@@ -373,7 +374,7 @@ def test_gap_is_visible() -> None:
     got = updates(log.replay())
     assert [item["content"]["text"] for item in got] == ["a", "[A part of the history could not be read.]", "b"]
     assert got[1]["messageId"] == "gap-2"
-    assert live(log.lines[1], dumps(SESSION), KINDS) == []
+    assert live(log.lines[1], Framer(dumps(SESSION)), KINDS) == []
 
 
 def test_never_replayed() -> None:
@@ -571,8 +572,8 @@ turns = st.sampled_from([talk, chunks, tools, plans, compactions, said]).flatmap
 )
 
 
-def history(parts: list[Turn]) -> Log:
-    log = Log()
+def history(parts: list[Turn], *, told: bool = False) -> Log:
+    log = Log(told=told)
     begun: set[str] = set()
     for prompt, during, end, late in parts:
         log.prompt(*prompt).turn("running")
@@ -596,6 +597,15 @@ def test_loaded_is_what_was_seen(parts: list[Turn], window: int, limit: int) -> 
     seen, loaded = oracle.fold(frames_live).closed(), oracle.fold(frames_load).closed()
     assert seen == loaded
     assert oracle.message_ids(frames_live) == oracle.message_ids(frames_load)
+
+
+@settings(max_examples=100, deadline=None)
+@given(turns, st.integers(1, 12), st.sampled_from([8, 64, 1 << 22]))
+def test_what_a_line_tells_changes_nothing(parts: list[Turn], window: int, limit: int) -> None:
+    """Frames are the same, byte for byte, whether lines tell what is in them or have to be looked into; loaded and live."""
+    told, silent = history(parts, told=True), history(parts)
+    assert silent.replay(window=window, limit=limit) == told.replay(window=window, limit=limit)
+    assert silent.live() == told.live()
 
 
 @settings(max_examples=100, deadline=None)

@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acpd import cursors
+from acpd.attachment import Attachment
 from acpd.cursors import Cursor
 from acpd.errors import RequestError
 from acpd.peer import Peer
+from acpd.shim.ledger import Ledger
 from acpd.transports import shimlink
 from tests.core.pipes import Recorded
+from tests.core.world import Editor
 
 TOKEN = "0123456789abcdef" * 2
 
@@ -95,6 +98,40 @@ def test_frames_that_are_left_out_count_in_the_places_of_the_others() -> None:
     assert b"s:6.2 - b\ns:7 - c\n" == cursors.placed(b"s", 7, b"a\nb\nc\n", 1)
     assert b"s:7 - c\n" == cursors.placed(b"s", 7, b"a\nb\nc\n", 2)
     assert b"" == cursors.placed(b"s", 7, b"a\nb\nc\n", 3)
+
+
+def attachment(*, runs: bool) -> Attachment:
+    client = Editor()
+    client.token, client.runs = "t", runs
+    return Attachment("s", client, 6, lambda _: None, lambda *_: None)
+
+
+FRAMES = st.lists(st.lists(st.sampled_from([b"a\n", b"bb\n", b"{} - 1\n"]), max_size=3).map(b"".join), max_size=6)
+
+
+@given(FRAMES, st.integers(0, 4))
+def test_a_run_is_the_same_lines_as_many_places(lines: list[bytes], skip: int) -> None:
+    """A shim gives its editor the same, and ends at the same cursor, whether frames have a place each or one together."""
+    given = [Ledger(), Ledger()]
+    told = []
+    for ledger, runs in zip(given, (False, True), strict=True):
+        each = attachment(runs=runs)
+        each.skip = skip
+        told.append(ledger.down(each.told(6 + len(lines), [each.placed(seq, line) for seq, line in enumerate(lines, 7)])))
+        frames = [frame + b"\n" for line in lines for frame in line.split(b"\n")[:-1]]
+        count = len(frames) + skip
+        told.append(ledger.down(each.told_in_replay(5, count, frames)))
+        if frames:
+            assert b"session=s r5.%d -" % count == list(ledger.hello())[-1]
+    assert told[:2] == told[2:]
+
+
+def test_a_run_is_for_shims_that_know_it() -> None:
+    """Who has not said so gets a place with each frame."""
+    assert [False, True] == [shimlink.read_hello(hello(item))[0].runs for item in (b"next=1", b"runs=1")]  # type: ignore[index]
+    assert b"s:7 - a\ns:8 - b\n" == attachment(runs=False).told(8, [b"s:7 - a\n", b"s:8 - b\n"])
+    assert b"s:8 =4 \na\nb\n" == attachment(runs=True).told(8, [b"a\n", b"b\n"])
+    assert b"" == attachment(runs=True).told(8, [])
 
 
 class Line:

@@ -9,8 +9,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from acpd.wire import frames
+from acpd.wire.framer import Framer
+from acpd.wire.lines import Stored
 from tests.support.schema import WireCheck
 from tests.wire.shapes import valid
 
@@ -26,6 +29,10 @@ def params_of(frame: bytes) -> Any:
     assert message.pop("jsonrpc") == "2.0"
     assert message.pop("method") == "session/update"
     return message.pop("params")
+
+
+def line_of(raw: bytes, cut: int, *, background: bool = False) -> Stored:
+    return Stored(type="update", id="e", seq=7, at=AT, params=Raw(raw), cut=cut, background=background)
 
 
 @given(
@@ -61,8 +68,19 @@ def test_a_cut_at_any_place_gives_the_same_frame(shape: bytes, session: bytes) -
     """The log says where the update begins; one that was edited may say it wrongly. The agent's own id never gets out."""
     raw = shape % ((session, CHUNK) if shape.index(b"session") == 2 else (CHUNK, session))
     wanted = params_of(frames.update(raw, b'"o"', 7, AT))
-    for cut in (*range(len(raw) + 3), -1, 10**9):
-        assert wanted == params_of(frames.cut_frame(raw, cut, b'"o"', 7, AT)), cut
+    framer = Framer(b'"o"')
+    for cut in (*range(len(raw) + 3), -1, 10**9, *range(len(raw) + 3)):
+        assert wanted == params_of(framer.frame(line_of(raw, cut))), cut
+
+
+@pytest.mark.parametrize("raw", [b"5", b"{}", b'""', b"[]", b"}}", b'{"sessionId":"s"}'])
+def test_a_cut_of_other_params_is_refused(raw: bytes) -> None:
+    """DecodeError leaves for a line that was edited so that it says nothing."""
+    framer = Framer(b'"o"')
+    framer.frame(line_of(b'{"sessionId":"s","update":%b}' % CHUNK, 26))
+    for cut in (0, 1, 10, 26, 27):
+        with pytest.raises(msgspec.DecodeError):
+            framer.frame(line_of(raw, cut))
 
 
 @pytest.mark.parametrize("mark", [b"", frames.BACKGROUND])
@@ -75,8 +93,8 @@ def test_the_mark_of_background_work_is_acpds(mark: bytes) -> None:
     for frame in (
         frames.update(plain, b'"o"', 7, AT, mark=mark),
         frames.update(own, b'"o"', 7, AT, mark=mark),
-        frames.cut_frame(plain, cut, b'"o"', 7, AT, mark=mark),
-        frames.cut_frame(own, cut, b'"o"', 7, AT, mark=mark),
+        Framer(b'"o"').frame(line_of(plain, cut, background=bool(mark))),
+        Framer(b'"o"').frame(line_of(own, cut, background=bool(mark))),
     ):
         assert wanted == params_of(frame)["_meta"]
 
