@@ -16,6 +16,8 @@ from acpd.wire.titles import first_line_title
 
 STATE = "offline"
 """The name under which the memory is kept."""
+EARLIER = "memory"
+"""The name that it had first. A model keeps something else there, of which nothing is read here."""
 WINDOW = 200_000
 """Size of the pretended context window, in characters."""
 BLOCK = 64 * 1024
@@ -169,8 +171,9 @@ class _Script:
 
 def _remembered(turn: Turn) -> Memory:
     """What cannot be read is no memory: a count is not worth a failed turn."""
+    state = turn.session.state
     try:
-        return turn.session.state.get(STATE, Memory) or Memory()
+        return state.get(STATE, Memory) or state.get(EARLIER, Memory) or Memory()
     except StateUnreadable:
         return Memory()
 

@@ -242,7 +242,7 @@ class Pump:
         except OSError:
             self.gone = True
 
-    def _open(self) -> Writer:
+    def _open(self) -> "Writer":
         if self._writer is None:
             self._writer = Writer(self._stdout)
         return self._writer

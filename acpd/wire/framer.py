@@ -19,17 +19,17 @@ class Framer:
     What it says is believed only of params that begin with a session id and an update: the agent's own id must not get out.
     """
 
-    __slots__ = ("_at", "_before", "_behind", "_between", "_cut", "_head", "_marked", "session")
+    __slots__ = ("_at", "_before", "_behind", "_cut", "_head", "_marked", "session")
 
     def __init__(self, session: bytes) -> None:
         self.session = session
-        self._head = frames.around(session, b"")
+        self._head = frames.before_update(session)
         self._before = b"\n"  # no params begin so
         """What the params of the last cut line began with, up to `_cut` and a bracket."""
         self._cut = 0
         self._at = ""
         self._marked = False
-        self._between = self._behind = b""
+        self._behind = b""
 
     def frame(self, line: Stored, changed: bytes | None = None) -> bytes:
         """The frame of this line, with another update in the place of its own if that is given.
@@ -48,8 +48,8 @@ class Framer:
             text = frames.with_message_id(text, line.messageId)
         if line.at != self._at or line.background is not self._marked:
             self._at, self._marked = line.at, line.background
-            self._between, self._behind = frames.behind(b"", line.at, frames.BACKGROUND if line.background else b"")
-        return b"".join((self._head, text, self._between, b"%d" % line.seq, self._behind))  # half the time of a format
+            self._behind = frames.end(line.at, frames.BACKGROUND if line.background else b"")
+        return b"".join((self._head, text, frames.BEFORE_SEQ, b"%d" % line.seq, self._behind))  # half the time of a format
 
     def _learn(self, raw: bytes, cut: int) -> bool:
         """Whether the update begins at `cut`, behind the session's id; if so, then also in params that begin like these."""

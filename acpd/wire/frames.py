@@ -92,10 +92,17 @@ def cut_of(raw: bytes, members: Params) -> int:
     return len(members.sessionId) + 23 if plain else 0
 
 
+BEFORE_SEQ = b',"_meta":{"acpd.dev/seq":'
+
+
+def before_update(session: bytes) -> bytes:
+    """What stands in a frame before its update."""
+    return b'%b{"sessionId":%b,"update":' % (_HEAD, session)
+
+
 def text_format(session: bytes, before: bytes, behind: bytes) -> bytes:
     """Of frames whose updates begin and end so: a format of the text between and of the seq. `end` follows."""
-    head = b'%b{"sessionId":%b,"update":%b' % (_HEAD, session, before)
-    return b'%b%%b%b,"_meta":{"acpd.dev/seq":%%d' % (literal(head), literal(behind))
+    return b"%b%%b%b%%d" % (literal(before_update(session) + before), literal(behind + BEFORE_SEQ))
 
 
 def end(at: str, mark: bytes) -> bytes:

@@ -19,6 +19,7 @@ from tests.support.client import Client, allow
 from tests.support.commands import acpd
 from tests.support.models import ModelServer, model_server
 from tests.support.paths import SHARED
+from tests.support.walk import below
 
 pytestmark = pytest.mark.e2e
 CASES = sorted(path for number in (42, 43, 44, 45) for path in (SHARED / "corpus" / "rpc").glob(f"{number}_*.ndjson"))
@@ -59,7 +60,7 @@ def test_a_model_calls_a_tool_of_a_server(model: ModelServer, tmp_path: Path, *,
         assert "end_turn" == client.prompt(session, "[[tool rich_env {}]]")
         assert "canary-4711" not in client.text(session)
     proc.assert_none_left(client.mark, within=1)
-    found = [path for path in (tmp_path / "home").rglob("*") if path.is_file() and b"canary-4711" in path.read_bytes()]
+    found = [path for path in below(tmp_path / "home", "*") if path.is_file() and b"canary-4711" in path.read_bytes()]
     assert [] == found
 
 
