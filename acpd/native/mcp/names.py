@@ -1,4 +1,4 @@
-"""Names of tools as models take them: `[a-zA-Z0-9_-]{1,64}`, unique in the session, and the same as long as it lasts."""
+"""Names of tools as models take them: `[a-zA-Z_][a-zA-Z0-9_-]{0,63}`, unique in the session, the same as long as it lasts."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ class Names:
         if (known := self._names.get((server, tool))) is not None:
             return known
         plain = f"{_ILLEGAL.sub('_', server).strip('_') or 'mcp'}_{_ILLEGAL.sub('_', tool)}"
+        if not (plain[0].isalpha() or plain[0] == "_"):  # one provider refuses others, and with them the whole request
+            plain = f"mcp_{plain}"
         name = plain
         count = 0
         while len(name) > LONGEST or name in self._taken:
