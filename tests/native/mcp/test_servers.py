@@ -64,7 +64,7 @@ async def test_all_pages_of_the_list(tmp_path: Path, mark: str) -> None:
     """tools/list is read to its last page, and what the server says of itself can be told to the model."""
     async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
         assert ["rich_echo", "rich_fail", "rich_image"] == session.names[:3]
-        assert ["rich_noise", "mcp_resources", "mcp_prompts"] == session.names[-3:]
+        assert ["rich_mute", "mcp_resources", "mcp_prompts"] == session.names[-3:]
         assert "# MCP server rich\nUse echo." == session.servers.instructions()
 
 
@@ -184,6 +184,17 @@ async def test_what_a_server_started_ends_with_it(tmp_path: Path, mark: str) -> 
         proc.assert_gone(first, within=3)
         assert proc.alive(second)
     proc.assert_gone(second, within=0.1)
+
+
+async def test_what_a_server_leaves_behind_writes_on(
+    tmp_path: Path, mark: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not read any more once its server has ended, nothing fails by it, and the server is connected again."""
+    monkeypatch.setattr("acpd.native.mcp.pipe.LINGER", 0.05)
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        assert "it ended during this call: exit code 7" in (await session.call("rich_leave")).text
+        assert "echo " == (await session.call("rich_echo")).text
+    assert [] == caplog.records
 
 
 @pytest.mark.e2e
