@@ -186,6 +186,19 @@ async def test_what_a_server_started_ends_with_it(tmp_path: Path, mark: str) -> 
     proc.assert_gone(second, within=0.1)
 
 
+async def test_a_call_while_a_server_ends(tmp_path: Path, mark: str) -> None:
+    """A call that comes between the end of a connection and that of its process is made on a new one."""
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        (server,) = session.servers._servers
+        link = server.link
+        assert link is not None
+        muted = asyncio.ensure_future(session.call("rich_mute"))  # noqa: TID251
+        await until(link._ended.is_set)
+        assert not muted.done()
+        assert "echo " == (await session.call("rich_echo")).text
+        assert "it ended during this call" in (await muted).text
+
+
 async def test_what_a_server_leaves_behind_writes_on(
     tmp_path: Path, mark: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

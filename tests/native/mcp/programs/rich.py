@@ -17,6 +17,7 @@ MODERN = "2026-07-28"
 lock = threading.Lock()
 names = ["echo", "fail", "image", "audio", "structured", "links", "env", "slow", "count", "grow"]
 names += ["child", "die", "flood", "hang", "noise", "leave", "mute"]
+stays = threading.Event()
 cancelled: set[Any] = set()
 subscriptions: list[Any] = []
 
@@ -98,8 +99,8 @@ def leave() -> None:
 
 
 def mute() -> None:
-    """No word any more, but the process stays."""
-    record("mute")
+    """No word any more, but the process stays, also at the end of its stdin."""
+    stays.set()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -226,6 +227,8 @@ def main() -> None:
         elif "id" in message and "method" in message:
             threading.Thread(target=answer, args=(message,), daemon=True).start()
     record("eof")
+    while stays.is_set():
+        time.sleep(3600)
 
 
 main()
