@@ -1,9 +1,12 @@
-"""Names of tools as models take them: `[a-zA-Z_][a-zA-Z0-9_-]{0,63}`, unique in the session, the same as long as it lasts."""
+"""Names of tools as models take them: `[a-zA-Z_][a-zA-Z0-9_-]{0,63}`, unique in the session, the same as long as it lasts.
+And names of servers as people read them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 
 LONGEST = 64
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -32,3 +35,17 @@ class Names:
         self._names[server, tool] = name
         self._taken.add(name)
         return name
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """Names of servers for people and for permissions, unique: the first of its name has it, others have a number behind it."""
+    taken = set(names)
+    found: list[str] = []
+    for name in names:
+        label, count = name, 1
+        while label in (taken if count > 1 else found):
+            count += 1
+            label = f"{name} ({count})"
+        taken.add(label)
+        found.append(label)
+    return found

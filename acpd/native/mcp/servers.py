@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections import Counter
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from acpd.native.mcp.names import Names
+from acpd.native.mcp.names import Names, labels
 from acpd.native.mcp.reading import PROMPTS, RESOURCES, ReadPrompts, ReadResources
 from acpd.native.mcp.server import Server, within
 from acpd.native.mcp.spec import Spec
@@ -53,11 +52,8 @@ class Servers:
 
         Failures are told to the user. A server that is late is used from then on.
         """
-        count: Counter[str] = Counter()
-        for given in self._session.mcp_servers:
-            spec = Spec(given)
-            count[spec.name] += 1
-            label = spec.name if count[spec.name] == 1 else f"{spec.name} ({count[spec.name]})"
+        specs = [Spec(given) for given in self._session.mcp_servers]
+        for spec, label in zip(specs, labels([spec.name for spec in specs]), strict=True):
             server = Server(spec, label, self._session, self._calls, self._endings, self._load)
             self._servers.append(server)
             self._connections.spawn(server.run(), name=f"mcp:{label}")

@@ -7,7 +7,7 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acpd.native.mcp.names import Names
+from acpd.native.mcp.names import Names, labels
 
 PAIRS = st.lists(st.tuples(st.text(max_size=80), st.text(max_size=80)), max_size=30)
 
@@ -30,3 +30,16 @@ def test_plain_names_stay() -> None:
     assert "files_read-all" == names.of("files", "read-all")
     assert "mcp_read" == names.of("\u65e5\u672c", "read")
     assert ["mcp_1password_read", "mcp_-x_read"] == [names.of(server, "read") for server in ("1password", "-x")]
+
+
+@given(st.lists(st.sampled_from(["x", "x (2)", "x (3)", "y", "x (2) (2)"])))
+def test_labels_are_unique(names: list[str]) -> None:
+    """No two servers have one label, so no permission of one is another's; the first of a name has the name itself."""
+    found = labels(names)
+    assert len(names) == len(set(found))
+    assert all(found[names.index(name)] == name for name in names)
+
+
+def test_labels_are_numbered() -> None:
+    """Others have the first number that is free behind their name."""
+    assert ["x", "x (3)", "x (2)", "x (4)"] == labels(["x", "x", "x (2)", "x"])
