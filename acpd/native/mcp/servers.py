@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from acpd.native.mcp.failed import ServerFailed
 from acpd.native.mcp.names import Names, labels
 from acpd.native.mcp.reading import PROMPTS, RESOURCES, ReadPrompts, ReadResources
 from acpd.native.mcp.server import Server, within
@@ -105,9 +106,16 @@ class Servers:
 
 
 def _import() -> ModuleType:
-    """More than half a second. The package imports jsonschema at the first result with a schema, which would be on the loop."""
-    importlib.import_module("jsonschema")
-    return importlib.import_module("acpd.native.mcp.link")
+    """More than half a second. The package imports jsonschema at the first result with a schema, which would be on the loop.
+
+    Raises ServerFailed if the packages are not installed.
+    """
+    try:
+        importlib.import_module("jsonschema")
+        return importlib.import_module("acpd.native.mcp.link")
+    except ImportError as error:
+        missing = f"acpd-agent has no library for MCP ({error.name or 'unknown module'} is missing)"
+        raise ServerFailed(f"{missing}: pip install 'acpd[models]'") from None
 
 
 async def _cancel(tasks: Tasks, timeout: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -219,6 +220,19 @@ async def test_a_call_that_hangs(tmp_path: Path, mark: str, monkeypatch: pytest.
         hung = await session.call("rich_hang")
         assert "MCP server rich: hang took too long and was cancelled." == hung.text
         await until(lambda: "cancelled" in lines(record))
+
+
+async def test_without_the_package(tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the package for MCP is not installed, each server's notice says what to install; nothing of them is left."""
+    monkeypatch.delitem(sys.modules, "acpd.native.mcp.link", raising=False)
+    monkeypatch.setitem(sys.modules, "mcp.client.session", None)  # pyright: ignore[reportArgumentType]
+    servers = (program("rich", ACPD_TEST_MARK=mark), remote("web", "http", "http://127.0.0.1:9/mcp"))
+    async with opened(tmp_path, *servers) as session:
+        titles = {f"MCP server {name} is not available" for name in ("rich", "web")}
+        assert titles == {notice.title for notice in session.seat.notices}
+        for notice in session.seat.notices:
+            assert "pip install 'acpd[models]'" in notice.description
+        assert 2 == len(session.seat.notices)
 
 
 async def test_two_servers_of_one_name(tmp_path: Path, mark: str) -> None:
