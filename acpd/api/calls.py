@@ -33,8 +33,9 @@ class ToolCall:
         self._about = about
 
     def described(self) -> dict[str, object]:
-        """As a permission request names it."""
-        return {"toolCallId": self.id, **self._about}
+        """As a permission request names it, with what it shows: a client may ask in a window that has nothing else."""
+        shown = {"content": self._content} if self._content else {}
+        return {"toolCallId": self.id, **self._about, **shown}
 
     async def __aenter__(self) -> Self:
         self._status = "pending"

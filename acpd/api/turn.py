@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal
@@ -63,6 +64,8 @@ class Turn:
         self.cancelled = False
         self.open: list[ToolCall] = []
         """Tool calls that were begun and have not come to an end."""
+        self._questions: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By scope: one question at a time, whose answer may be that of the next."""
 
     # -- what the user sees
 
@@ -105,6 +108,8 @@ class Turn:
     async def allowed(self, call: ToolCall, scope: str, what: str = "") -> bool:
         """Whether the user allows this. An answer with "always" is remembered, in this session and for this scope.
 
+        Calls of one scope are asked for one after another, so that "always" answers those that wait.
+
         `what`: how the scope is called in the question. Only a clear yes is one. Raises CancelledError if the answer is
         that the turn was cancelled.
         """
@@ -112,6 +117,12 @@ class Turn:
 
     async def verdict(self, call: ToolCall, scope: str, what: str = "") -> Verdict:
         """As `allowed`, with a word on how it was decided."""
+        async with self._questions[scope]:
+            return await self._decided(call, scope, what)
+
+    async def _decided(self, call: ToolCall, scope: str, what: str) -> Verdict:
+        if self.cancelled:  # by the answer to another question of this scope
+            raise asyncio.CancelledError
         remembered, readable = self._remembered()
         if scope in remembered.always:
             allowed = remembered.always[scope] == "allow"
@@ -149,7 +160,7 @@ class Turn:
             return _Remembered(), False
 
     def _remember(self, scope: str, answer: Literal["allow", "reject"]) -> None:
-        remembered, _ = self._remembered()  # another call may have been answered meanwhile
+        remembered, _ = self._remembered()  # a call of another scope may have been answered meanwhile
         self.session.state.put(PERMISSIONS, _Remembered({**remembered.always, scope: answer}))
 
     async def elicit(self, message: str, schema: Mapping[str, object]) -> Mapping[str, object] | None:

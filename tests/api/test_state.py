@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 from msgspec import Struct
@@ -247,6 +248,7 @@ async def test_acpds_own_names_are_refused() -> None:
 def asks(scope: str, verdicts: list[bool]) -> Scripted:
     async def work(turn: Turn) -> None:
         async with turn.tool("Run git", kind="execute", input={"c": "git"}) as call:
+            await call.diff(Path("f"), "old", "new")
             verdicts.append(await turn.allowed(call, scope, "to run git"))
 
     return Scripted(work)
@@ -274,13 +276,14 @@ async def test_always_is_remembered_durably() -> None:
 
 
 async def test_what_is_asked() -> None:
-    """The question names the call and has all four kinds of answers; the scope's words stand in the lasting ones."""
+    """The question names the call with what it shows, and has all four kinds of answers; the lasting ones name the scope."""
     async with joined(asks("run git", [])) as (editor, _):
         editor.answers["session/request_permission"] = option("no")
         await editor.prompt(await editor.new())
         (asked,) = editor.said("session/request_permission")
         assert editor.updates("tool_call")[0]["toolCallId"] == asked["toolCall"]["toolCallId"]
         assert {"c": "git"} == asked["toolCall"]["rawInput"]
+        assert [{"type": "diff", "path": "/tmp/f", "oldText": "old", "newText": "new"}] == asked["toolCall"]["content"]
         assert ["allow_once", "allow_always", "reject_once", "reject_always"] == [each["kind"] for each in asked["options"]]
         assert "Always allow in this session: to run git" == asked["options"][1]["name"]
 
@@ -326,6 +329,41 @@ async def test_two_answers_at_once() -> None:
         editor.answers |= {"_acpd/state": keeps(kept), "session/request_permission": option("always")}
         await editor.prompt(await editor.new())
         assert {"always": {"a": "allow", "b": "allow"}} == kept["tool_context"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdicts", "asked"),
+    [
+        ({"outcome": "selected", "optionId": "always"}, [True] * 4, 1),
+        ({"outcome": "selected", "optionId": "never"}, [False] * 4, 1),
+        ({"outcome": "selected", "optionId": "yes"}, [True] * 4, 3),
+        ({"outcome": "cancelled"}, [], 1),
+    ],
+    ids=lambda value: str(value.get("optionId", "cancelled")) if isinstance(value, dict) else "",
+)
+async def test_calls_of_one_scope_at_once(outcome: Json, verdicts: list[bool], asked: int) -> None:
+    """They are asked for one after another: an answer for all of them is not asked for again; another scope need not wait."""
+    found: list[bool] = []
+
+    async def one(turn: Turn, scope: str) -> None:
+        async with turn.tool(scope) as call:
+            found.append(await turn.allowed(call, scope))
+
+    async def work(turn: Turn) -> None:
+        await asyncio.gather(*(one(turn, scope) for scope in ("a", "a", "a", "b")))
+
+    async with joined(Scripted(work)) as (editor, _):
+        editor.answers["session/request_permission"] = lambda _: None
+        ending = editor.begin(await editor.new())
+        await editor.asked("session/request_permission", 2)
+        assert ["a", "b"] == sorted(each["toolCall"]["title"] for each in editor.said("session/request_permission"))
+        editor.answers["session/request_permission"] = lambda _: {"outcome": outcome}
+        while editor.open:
+            editor.settle("session/request_permission", {"outcome": outcome})
+        await ending
+        titles = [each["toolCall"]["title"] for each in editor.said("session/request_permission")]
+        assert (asked, 1) == (titles.count("a"), titles.count("b"))
+        assert verdicts == found
 
 
 async def test_a_form() -> None:

@@ -21,13 +21,12 @@ SHORTEST_SECRET = 8
 class Secrets:
     """What has to be hidden of one server. Its own texts are never shown by `repr`."""
 
-    def __init__(self, env: Mapping[str, str], headers: Iterable[str], url: str) -> None:
+    def __init__(self, env: Mapping[str, str], headers: Iterable[tuple[str, str]], url: str) -> None:
         parts = urlsplit(url)
-        query = dict(parse_qsl(parts.query))
         credentials = [unquote(value) for value in (parts.username, parts.password) if value]
-        named = [value for name, value in {**env, **query}.items() if SECRET_NAME.search(name)]
-        secret = [*named, *headers, *credentials]
-        self._all = _pattern([*secret, *env.values(), *query.values()], SHORTEST)
+        given = [*env.items(), *headers, *parse_qsl(parts.query)]
+        secret = [*credentials, *(value for name, value in given if SECRET_NAME.search(name))]
+        self._all = _pattern([*credentials, *(value for _, value in given)], SHORTEST)
         self._secret = _pattern(secret, SHORTEST_SECRET)
 
     def shown(self, text: str) -> str:

@@ -1,9 +1,12 @@
-"""Names of tools as models take them: `[a-zA-Z0-9_-]{1,64}`, unique in the session, and the same as long as it lasts."""
+"""Names of tools as models take them: `[a-zA-Z_][a-zA-Z0-9_-]{0,63}`, unique in the session, the same as long as it lasts.
+And names of servers as people read them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 
 LONGEST = 64
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -21,6 +24,8 @@ class Names:
         if (known := self._names.get((server, tool))) is not None:
             return known
         plain = f"{_ILLEGAL.sub('_', server).strip('_') or 'mcp'}_{_ILLEGAL.sub('_', tool)}"
+        if not (plain[0].isalpha() or plain[0] == "_"):  # one provider refuses others, and with them the whole request
+            plain = f"mcp_{plain}"
         name = plain
         count = 0
         while len(name) > LONGEST or name in self._taken:
@@ -30,3 +35,17 @@ class Names:
         self._names[server, tool] = name
         self._taken.add(name)
         return name
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """Names of servers for people and for permissions, unique: the first of its name has it, others have a number behind it."""
+    taken = set(names)
+    found: list[str] = []
+    for name in names:
+        label, count = name, 1
+        while label in (taken if count > 1 else found):
+            count += 1
+            label = f"{name} ({count})"
+        taken.add(label)
+        found.append(label)
+    return found

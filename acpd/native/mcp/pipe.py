@@ -178,9 +178,14 @@ async def talking(child: Child) -> AsyncGenerator[tuple[Messages, Sender]]:
     reader = asyncio.StreamReader(limit=CHUNK)
     stdout: asyncio.ReadTransport | None = None
 
+    def end() -> None:
+        if stdout is not None:
+            stdout.close()  # what is written from now on has no reader: one at its end must not be fed
+        reader.feed_eof()
+
     def ending() -> None:
         """What it has written already is still read; what it has started may hold its stdout open."""
-        loop.call_later(LINGER, reader.feed_eof)
+        loop.call_later(LINGER, end)
 
     child.when_exited(ending)
     sender = Sender(ending)

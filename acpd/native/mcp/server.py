@@ -102,8 +102,9 @@ class Server:
                 await self._connect()
             finally:
                 self._failed_at = loop.time()
-                self._settled.set()
                 self._over.set()
+                if not self._wanted.is_set():  # by a call meanwhile, which waits for the next attempt
+                    self._settled.set()
             failures = 1 if self.known and self._failed_at - began > STEADY else failures + 1
             again = (self.known or self.spec.kind != "stdio") and failures <= TRIES
             try:
@@ -128,7 +129,6 @@ class Server:
             self.why = str(failed)
             await self._exited()
         finally:
-            self.link = None
             words = self._child.last_words() if self._child is not None else ""
             self._end()
         self._lost(words)
@@ -141,7 +141,10 @@ class Server:
             await link.greet()
             limit.reschedule(None)
             self._connected(link)
-            await link.stay(self._listed)
+            try:
+                await link.stay(self._listed)
+            finally:
+                self.link = None  # before its process has ended: a call that comes now connects again
 
     async def _exited(self) -> None:
         """The end of its output comes a moment before its own, which says more."""

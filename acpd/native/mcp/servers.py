@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections import Counter
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from acpd.native.mcp.names import Names
+from acpd.native.mcp.failed import ServerFailed
+from acpd.native.mcp.names import Names, labels
 from acpd.native.mcp.reading import PROMPTS, RESOURCES, ReadPrompts, ReadResources
 from acpd.native.mcp.server import Server, within
 from acpd.native.mcp.spec import Spec
@@ -53,11 +53,8 @@ class Servers:
 
         Failures are told to the user. A server that is late is used from then on.
         """
-        count: Counter[str] = Counter()
-        for given in self._session.mcp_servers:
-            spec = Spec(given)
-            count[spec.name] += 1
-            label = spec.name if count[spec.name] == 1 else f"{spec.name} ({count[spec.name]})"
+        specs = [Spec(given) for given in self._session.mcp_servers]
+        for spec, label in zip(specs, labels([spec.name for spec in specs]), strict=True):
             server = Server(spec, label, self._session, self._calls, self._endings, self._load)
             self._servers.append(server)
             self._connections.spawn(server.run(), name=f"mcp:{label}")
@@ -109,9 +106,16 @@ class Servers:
 
 
 def _import() -> ModuleType:
-    """More than half a second. The package imports jsonschema at the first result with a schema, which would be on the loop."""
-    importlib.import_module("jsonschema")
-    return importlib.import_module("acpd.native.mcp.link")
+    """More than half a second. The package imports jsonschema at the first result with a schema, which would be on the loop.
+
+    Raises ServerFailed if the packages are not installed.
+    """
+    try:
+        importlib.import_module("jsonschema")
+        return importlib.import_module("acpd.native.mcp.link")
+    except ImportError as error:
+        missing = f"acpd-agent has no library for MCP ({error.name or 'unknown module'} is missing)"
+        raise ServerFailed(f"{missing}: pip install 'acpd[models]'") from None
 
 
 async def _cancel(tasks: Tasks, timeout: float) -> None:

@@ -36,7 +36,7 @@ class Spec:
             self.kind, self.url, self.headers = server.type, server.url, list(server.headers)
         else:
             self.command, self.env = (server.command, *server.args), dict(server.env)
-        self.secrets = Secrets(self.env, [value for _, value in self.headers], self.url)
+        self.secrets = Secrets(self.env, self.headers, self.url)
 
     def environment(self) -> dict[str, str]:
         """The given one over a minimal one of ours."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from acpd.native.mcp import results
+from acpd.native.mcp import results, schemas
 from acpd.native.toolbox import Tool, ToolOutput
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ class McpTool(Tool):
         secrets = server.spec.secrets
         self.name = name
         self.description = secrets.told(tool.description or tool.title or tool.name)[:MAX_DESCRIPTION]
-        self.schema = {"type": "object", "properties": {}} | tool.input_schema
-        self.schema.pop("$schema", None)  # not every provider takes it
+        self.schema = schemas.plain(tool.input_schema)
         hints = tool.annotations
         self.kind = "read" if hints is not None and hints.read_only_hint else "other"
         shown = secrets.told(tool.title or (hints.title if hints else None) or tool.name)

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from acpd.errors import AcpdError
 from acpd.native.toolbox import ToolFailed, ToolOutput
 from acpd.native.tools import local, nearest
-from acpd.native.tools.places import Place, from_root, kind, shown
+from acpd.native.tools.places import Place, from_root, kind, place, shown
 from acpd.native.tools.reading import location
 from acpd.native.tools.typed import Placed
 
@@ -68,9 +68,16 @@ class Changing(Placed[Arguments]):
             draft = await self._shown(turn, call, arguments)
         if await _current(turn, draft.place) != draft.old:
             raise ToolFailed(f"{shown(draft.place.path)} changed meanwhile; nothing was written. Read it again, then decide.")
+        await asyncio.to_thread(_still_there, turn.session, draft.place)
         await local.write_text(turn, draft.place, draft.new)
         await asyncio.to_thread(self._seen.note, draft.place.real)
         return ToolOutput(draft.done, shown=True)
+
+
+def _still_there(session: Session, where: Place) -> None:
+    """A client is told the path, not where it leads: that must be what was asked for. Raises ToolFailed."""
+    if place(session, where.path).real != where.real:
+        raise ToolFailed(f"{shown(where.path)} leads to another place now; nothing was written. Read it again, then decide.")
 
 
 async def _current(turn: Turn, where: Place) -> str | None:

@@ -12,7 +12,8 @@ import asyncio
 import codecs
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from acpd.api.turn import Turn
 
 SECONDS = 30.0
-"""For all of it, redirects included."""
+"""For all of it, redirects included, but for the time in which the user decides."""
 MAX_BODY = 3 * 1024 * 1024
 """Bytes after decompression; the rest is left."""
 REDIRECTS = 5
@@ -43,6 +44,9 @@ _HEADERS = {
     "User-Agent": "acpd-agent (+https://agentclientprotocol.com)",
     "Accept": "text/markdown, text/plain;q=0.9, text/html;q=0.8, */*;q=0.5",
 }
+
+Ask = Callable[[str], Awaitable[bool]]
+"""Whether the user allows what this scope says."""
 
 
 class FetchArguments(Struct, forbid_unknown_fields=True):
@@ -83,8 +87,8 @@ class Fetch(Typed[FetchArguments]):
     async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:
         said = self.said(arguments)
         try:
-            async with asyncio.timeout(SECONDS):
-                page = await _followed(turn, call, said.url)
+            async with asyncio.timeout(SECONDS) as limit:
+                page = await _followed(said.url, partial(_allowed, turn, call, limit))
         except TimeoutError:
             raise ToolFailed(f"{_host(said.url)[0]} did not answer within {SECONDS:.0f} s.") from None
         return await asyncio.to_thread(_output, page, said.offset)
@@ -104,11 +108,23 @@ def _host(url: str) -> tuple[str, int]:
     return host, port or (443 if parts.scheme == "https" else 80)
 
 
-async def _followed(turn: Turn, call: ToolCall, url: str) -> Page:
+async def _allowed(turn: Turn, call: ToolCall, limit: asyncio.Timeout, scope: str) -> bool:
+    """The user's answer, for which the clock is stopped."""
+    now, when = asyncio.get_running_loop().time, limit.when()
+    assert when is not None
+    left = when - now()
+    limit.reschedule(None)
+    try:
+        return await turn.allowed(call, scope)
+    finally:
+        limit.reschedule(now() + left)
+
+
+async def _followed(url: str, ask: Ask) -> Page:
     allowed = _host(url)
     for _ in range(REDIRECTS + 1):
         proxy = await asyncio.to_thread(_proxy, url)
-        page = await _got(url, "" if proxy else await _address(turn, call, *_host(url)), proxy)
+        page = await _got(url, "" if proxy else await _address(*_host(url), ask), proxy)
         if not page.location:
             return page
         url = urljoin(url, page.location)
@@ -118,12 +134,12 @@ async def _followed(turn: Turn, call: ToolCall, url: str) -> Page:
     raise ToolFailed(f"More than {REDIRECTS} redirects, the last to {shown(url)[:500]}")
 
 
-async def _address(turn: Turn, call: ToolCall, host: str, port: int) -> str:
+async def _address(host: str, port: int, ask: Ask) -> str:
     """An address of the host that may be spoken to. Raises ToolFailed."""
     known = await resolved(host, port)
     if any(map(addresses.private, known)) and not addresses.private_name(host):
         scope = f"fetch {host}:{port}, on this machine or a private network"
-        if not await turn.allowed(call, scope):
+        if not await ask(scope):
             raise ToolFailed(f"{shown(host)} is on a private network, and the user did not allow to fetch from there.")
     return known[0]
 

@@ -42,7 +42,7 @@ class Typed(Tool, Generic[Arguments]):
 
 
 class Placed(Typed[Arguments]):
-    """Typed, with the argument `path`. Where it leads is looked at once: a link that is changed later changes nothing."""
+    """Typed, with the argument `path`. What is asked for is where it leads then; a change fails if it leads elsewhere later."""
 
     def settled(self, session: Session, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**arguments, _PLACE: place(session, arguments.get("path", "."))}

@@ -28,7 +28,9 @@ def test_a_value_is_hidden_in_every_spelling(value: str, before: str, after: str
 
 def test_headers_and_urls() -> None:
     """The word of a header, credentials and values of a query in a URL."""
-    secrets = Secrets({}, ["Bearer canary-4711"], "https://me:pass-word-1@host/mcp?api_key=query-4711&page=12")
+    secrets = Secrets(
+        {}, [("Authorization", "Bearer canary-4711")], "https://me:pass-word-1@host/mcp?api_key=query-4711&page=12"
+    )
     shown = secrets.shown("with canary-4711 at https://me:pass-word-1@host/mcp?api_key=query-4711")
     assert not [value for value in ("canary", "pass-word", "query-4711") if value in shown]
     assert "host" in shown
@@ -39,6 +41,15 @@ def test_results_keep_what_is_no_secret() -> None:
     secrets = Secrets({"API_TOKEN": "canary-4711", "FOLDER": "/home/me/project"}, (), "")
     assert "*** in /home/me/project/a.py" == secrets.told("canary-4711 in /home/me/project/a.py")
     assert "*** in ***/a.py" == secrets.shown("canary-4711 in /home/me/project/a.py")
+
+
+def test_results_keep_words_of_headers() -> None:
+    """A header's value is hidden in a result only if the header is named like a secret, in what is about the server always."""
+    headers = [("Accept", "application/json"), ("X-Api-Key", "canary-4711"), ("Cookie", "id=canary-4712")]
+    secrets = Secrets({}, headers, "https://host/mcp?lang=canary-4713&lang=canary-4714")
+    text = "application/json canary-4711 id=canary-4712 canary-4713 canary-4714"
+    assert "application/json *** *** canary-4713 canary-4714" == secrets.told(text)
+    assert "*** *** *** *** ***" == secrets.shown(text)
 
 
 def test_nothing_to_hide() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +65,7 @@ async def test_all_pages_of_the_list(tmp_path: Path, mark: str) -> None:
     """tools/list is read to its last page, and what the server says of itself can be told to the model."""
     async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
         assert ["rich_echo", "rich_fail", "rich_image"] == session.names[:3]
-        assert ["rich_noise", "mcp_resources", "mcp_prompts"] == session.names[-3:]
+        assert ["rich_mute", "mcp_resources", "mcp_prompts"] == session.names[-3:]
         assert "# MCP server rich\nUse echo." == session.servers.instructions()
 
 
@@ -186,6 +187,30 @@ async def test_what_a_server_started_ends_with_it(tmp_path: Path, mark: str) -> 
     proc.assert_gone(second, within=0.1)
 
 
+async def test_a_call_while_a_server_ends(tmp_path: Path, mark: str) -> None:
+    """A call that comes between the end of a connection and that of its process is made on a new one."""
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        (server,) = session.servers._servers
+        link = server.link
+        assert link is not None
+        muted = asyncio.ensure_future(session.call("rich_mute"))  # noqa: TID251
+        await until(link._ended.is_set)
+        assert not muted.done()
+        assert "echo " == (await session.call("rich_echo")).text
+        assert "it ended during this call" in (await muted).text
+
+
+async def test_what_a_server_leaves_behind_writes_on(
+    tmp_path: Path, mark: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not read any more once its server has ended, nothing fails by it, and the server is connected again."""
+    monkeypatch.setattr("acpd.native.mcp.pipe.LINGER", 0.05)
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        assert "it ended during this call: exit code 7" in (await session.call("rich_leave")).text
+        assert "echo " == (await session.call("rich_echo")).text
+    assert [] == caplog.records
+
+
 @pytest.mark.e2e
 async def test_a_call_that_hangs(tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call has a deadline: the model is told, the server too."""
@@ -195,6 +220,19 @@ async def test_a_call_that_hangs(tmp_path: Path, mark: str, monkeypatch: pytest.
         hung = await session.call("rich_hang")
         assert "MCP server rich: hang took too long and was cancelled." == hung.text
         await until(lambda: "cancelled" in lines(record))
+
+
+async def test_without_the_package(tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the package for MCP is not installed, each server's notice says what to install; nothing of them is left."""
+    monkeypatch.delitem(sys.modules, "acpd.native.mcp.link", raising=False)
+    monkeypatch.setitem(sys.modules, "mcp.client.session", None)  # pyright: ignore[reportArgumentType]
+    servers = (program("rich", ACPD_TEST_MARK=mark), remote("web", "http", "http://127.0.0.1:9/mcp"))
+    async with opened(tmp_path, *servers) as session:
+        titles = {f"MCP server {name} is not available" for name in ("rich", "web")}
+        assert titles == {notice.title for notice in session.seat.notices}
+        for notice in session.seat.notices:
+            assert "pip install 'acpd[models]'" in notice.description
+        assert 2 == len(session.seat.notices)
 
 
 async def test_two_servers_of_one_name(tmp_path: Path, mark: str) -> None:

@@ -146,6 +146,33 @@ async def test_a_link_that_is_changed_while_the_user_decides(work: Bench, tmp_pa
     assert ("same\n", "same\n") == ((tmp_path / "out").read_text(), (work.root / "in").read_text())
 
 
+@pytest.mark.parametrize("able", [True, False], ids=["by the client", "by us"])
+async def test_a_link_that_leads_to_a_hook_by_then(tmp_path: Path, *, able: bool) -> None:
+    """What was allowed as a change of a plain file is no change of what git runs by itself, wherever a link leads by then."""
+    async with bench(tmp_path / "p", {"fs": {"writeTextFile": True}} if able else {}) as work:
+        hooks, link = work.root / ".git" / "hooks", work.root / "l"
+        for folder in (hooks, work.root / "docs"):
+            folder.mkdir(parents=True)
+        link.symlink_to("docs")
+        written: list[Json] = []
+
+        def write(said: Json) -> Json:
+            written.append(said)
+            return {}
+
+        def decide(_: Json) -> str:
+            link.unlink()
+            link.symlink_to(hooks)
+            return "yes"
+
+        work.client.handlers["fs/write_text_file"] = write
+        work.client.decide = decide
+        output = await work.call("write", path="l/pre-commit", content="#!/bin/sh\n")
+        assert output.failed
+        assert "leads to another place now; nothing was written" in output.text
+        assert ([], [], 1) == (written, list(hooks.iterdir()), len(work.client.asked))
+
+
 async def test_a_permission_is_for_the_place_that_was_asked_for(work: Bench, tmp_path: Path) -> None:
     """A link that leads to another folder by the time of the answer gives neither its text nor a change of it."""
     for folder in ("one", "two"):

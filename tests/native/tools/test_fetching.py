@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from acpd.native.tools import addresses, fetching, pages
-from tests.native.tools.bench import Bench
+from tests.native.tools.bench import Bench, Json
 
 PAGE = b"""<!DOCTYPE html><html><head><title>A &amp; B</title><style>x{}</style></head><body><script>var no;</script>
 <h1>Heading</h1><p>Some <b>bold</b>
@@ -101,6 +101,26 @@ async def test_a_name_that_leads_to_a_private_address(work: Bench, site: Site, m
     work.client.decide = lambda _: "yes"
     assert "inner" in (await work.call("fetch", url=url)).text
     assert f"Host: innocent.example:{site.port}\r\n" in site.heard[0]
+
+
+async def test_the_users_time_is_not_the_servers(work: Bench, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user may think about the private network for longer than a server has; the server has its time all the same."""
+    site.pages.update({"/": ok(b"inner", "text/plain"), "/deaf": b""})
+
+    async def resolved(_host: str, _port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    def decide(_: Json) -> str:
+        if len(work.client.asked) == 2:
+            time.sleep(1.2)  # in a thread: the user thinks
+        return "yes"
+
+    monkeypatch.setattr(fetching, "resolved", resolved)
+    monkeypatch.setattr(fetching, "SECONDS", 1.0)
+    work.client.decide = decide
+    assert "inner" in (await work.call("fetch", url=f"http://innocent.example:{site.port}/")).text
+    assert "did not answer" in (await work.call("fetch", url=f"http://innocent.example:{site.port}/deaf")).text
+    assert 4 == len(work.client.asked)
 
 
 async def test_redirects(work: Bench, site: Site) -> None:

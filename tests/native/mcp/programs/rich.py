@@ -16,7 +16,8 @@ PAGE = 3
 MODERN = "2026-07-28"
 lock = threading.Lock()
 names = ["echo", "fail", "image", "audio", "structured", "links", "env", "slow", "count", "grow"]
-names += ["child", "die", "flood", "hang", "noise"]
+names += ["child", "die", "flood", "hang", "noise", "leave", "mute"]
+stays = threading.Event()
 cancelled: set[Any] = set()
 subscriptions: list[Any] = []
 
@@ -90,6 +91,19 @@ def child() -> dict[str, Any]:
     return text(str(subprocess.Popen([sys.executable, "-c", code], start_new_session=True).pid))
 
 
+def leave() -> None:
+    """The end, but for one that goes on to write to stdout."""
+    code = "import sys, time\nwhile True: sys.stdout.write('noise\\n'), sys.stdout.flush(), time.sleep(0.01)"
+    subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    os._exit(7)
+
+
+def mute() -> None:
+    """No word any more, but the process stays, also at the end of its stdin."""
+    stays.set()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def call(identifier: Any, params: dict[str, Any]) -> dict[str, Any] | None:
     given = params.get("arguments") or {}
     match params["name"]:
@@ -118,6 +132,12 @@ def call(identifier: Any, params: dict[str, Any]) -> dict[str, Any] | None:
             return child()
         case "die":
             os._exit(int(given.get("code", 7)))
+        case "leave":
+            leave()
+            return None
+        case "mute":
+            mute()
+            return None
         case "flood":
             for number in range(4_000):
                 send({"method": "notifications/message", "params": {"level": "info", "data": f"{number} {'x' * 100}"}})
@@ -207,6 +227,8 @@ def main() -> None:
         elif "id" in message and "method" in message:
             threading.Thread(target=answer, args=(message,), daemon=True).start()
     record("eof")
+    while stays.is_set():
+        time.sleep(3600)
 
 
 main()
