@@ -232,7 +232,7 @@ class Loop:
         )
 
     def _offered(self) -> Sequence[Tool]:
-        return self._toolbox.offered(self._turn.session.choices.get("mode", "ask"))
+        return self._toolbox.offered(self._toolbox.mode_of(self._turn.session))
 
     def _spend(self, response: ModelResponse) -> None:
         """Tell what the session has used. A model whose price is not known costs nothing that could be told."""
