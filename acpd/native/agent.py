@@ -169,7 +169,8 @@ class NativeAgent(Agent):
         work = self._work.get(session.id)
         try:
             await self._offers.found()
-            if self._offers.trouble is not None and "model" not in session.choices:
+            usual = self._settings.model
+            if self._offers.trouble is not None and session.choices.get("model", usual) == usual:
                 raise self._offers.trouble
             chosen = self._chosen(session)
             if chosen is None:

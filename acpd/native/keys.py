@@ -82,6 +82,11 @@ def environment(settings: Settings, environ: Mapping[str, str], usual: Sequence[
     found = {**stored(environ), **{name: value for name, value in environ.items() if value}}
     if not settings.base_url and not settings.api_key_env:
         return found
+    if settings.model and not usual:  # its library would look in places of its own, and ask a server of its own
+        raise ConfigError(
+            f"base_url and api_key_env work only with the providers that acpd-agent knows; {settings.model} is of none of them",
+            hint="openai:NAME is any server that speaks chat completions",
+        )
     key = found.get(settings.api_key_env, "")
     if settings.api_key_env and not is_key(key):
         raise KeyMissing(

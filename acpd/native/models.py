@@ -236,6 +236,11 @@ def load(chosen: Chosen, env: Mapping[str, str]) -> Loaded:
 def _made(chosen: Chosen, key: str) -> Model:
     known = PROVIDERS.get(chosen.provider)
     if known is None:
+        if chosen.base_url:
+            raise ModelUnusable(
+                f"a base_url works only with the providers that acpd-agent knows, and {chosen.provider} is none of them",
+                hint="openai:NAME is any server that speaks chat completions",
+            )
         from pydantic_ai.models import infer_model
 
         return infer_model(chosen.id)

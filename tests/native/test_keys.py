@@ -102,6 +102,17 @@ def test_no_server_gets_a_key_that_was_not_made_for_it(env: dict[str, str]) -> N
     assert "usual" == keys.environment(named, given, USUAL)["OPENAI_API_KEY"]
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [Settings(model="moonshotai:m", base_url="http://localhost:1/v1"), Settings(model="moonshotai:m", api_key_env="MINE")],
+)
+def test_a_provider_that_we_do_not_know_is_not_led_elsewhere(env: dict[str, str], settings: Settings) -> None:
+    """What cannot be passed on to it is an error, and the model is not asked anywhere."""
+    offers = Offers(settings, {**env, "MINE": "mine", "MOONSHOTAI_API_KEY": "x"}, Tasks(lambda _, error: None))
+    assert offers.usual is None
+    assert "moonshotai:m is of none of them" in str(offers.trouble)
+
+
 @pytest.mark.parametrize("chosen", ["openai:other", "openai-chat:m", "openai-responses:m"])
 def test_a_session_cannot_take_a_key_elsewhere(env: dict[str, str], chosen: str) -> None:
     """Another model that would use the key of the configured one is asked where that key belongs."""
