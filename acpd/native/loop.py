@@ -162,7 +162,7 @@ class Loop:
                     self._heard = True
                     await self._show(event)
             response = stream.get()
-            whole = response.state == "complete" and response.finish_reason is not None
+            whole = response.state == "complete" and response.finish_reason not in {None, "error"}
             if not whole:
                 raise StreamCut
         finally:

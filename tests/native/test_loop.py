@@ -252,6 +252,20 @@ async def test_older_tool_results_make_room(server: ModelServer, dialect: str) -
     assert 2 == sent.count("This result was left out")
 
 
+@pytest.mark.e2e
+async def test_a_call_that_the_model_could_not_write_is_told(server: ModelServer) -> None:
+    """An answer that ends with a provider's word for a failure is tried again if nothing was said, else it is an error."""
+    history, model = History(), await loaded("gemini", server.url)
+    server.canned = [answer("gemini", "I look", finish="MALFORMED_FUNCTION_CALL")]
+    ended = await talk(Told("x"), model, history)
+    assert None is ended.stop
+    assert "broke off" in ended.text
+    server.canned = [answer("gemini", finish="MALFORMED_FUNCTION_CALL")]
+    assert "end_turn" == (await talk(Told("[[say on]]"), model, history)).stop
+    assert "I look" in json.dumps(server.bodies[-1])
+    assert 3 == len(server.bodies)
+
+
 REFUSALS = {"chat": "content_filter", "responses": "content_filter", "anthropic": "refusal", "gemini": "SAFETY"}
 LENGTHS = {"chat": "length", "responses": "max_output_tokens", "anthropic": "max_tokens", "gemini": "MAX_TOKENS"}
 
