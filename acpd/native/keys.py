@@ -77,9 +77,11 @@ def environment(settings: Settings, environ: Mapping[str, str], usual: Sequence[
 
     `usual`: the variables in which the provider of `settings.model` looks for its key. With `api_key_env` only that one's key
     is the provider's; with a `base_url` and no `api_key_env` there is none, so that no server gets a key that another one gave
-    out. Blocks. Raises ConfigError, KeyMissing.
+    out. Blanks around a value, as of a file that ends with a newline, are no part of it.
+
+    Blocks. Raises ConfigError, KeyMissing.
     """
-    found = {**stored(environ), **{name: value for name, value in environ.items() if value}}
+    found = {**stored(environ), **{name: value.strip() for name, value in environ.items() if value.strip()}}
     if not settings.base_url and not settings.api_key_env:
         return found
     if settings.model and not usual:  # its library would look in places of its own, and ask a server of its own

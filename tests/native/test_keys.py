@@ -77,6 +77,15 @@ def test_a_variable_wins_over_the_file(env: dict[str, str]) -> None:
     assert ("set", "x") == (seen["OPENAI_API_KEY"], seen["X_KEY"])
 
 
+def test_blanks_around_a_key_are_no_part_of_it(env: dict[str, str]) -> None:
+    """A variable that was set from a file ends with a newline, which no header may have."""
+    seen = keys.environment(Settings(), {**env, "OPENAI_API_KEY": " set\n", "X_KEY": "\n"}, ())
+    assert "set" == seen["OPENAI_API_KEY"]
+    assert "X_KEY" not in seen
+    named = keys.environment(Settings(model="openai:m", api_key_env="MINE"), {**env, "MINE": "mine\n"}, USUAL)
+    assert "mine" == named["OPENAI_API_KEY"]
+
+
 def test_api_key_env_takes_the_place_of_the_usual_variables(env: dict[str, str]) -> None:
     """The provider gets the key of the variable that was named, wherever that stands, and none of its usual ones."""
     put(env, 'MINE = "mine"\n')
