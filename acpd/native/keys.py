@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from acpd.native.settings import Settings
 
 FILE_NAME = "keys.toml"
+HEADERS = "ANTHROPIC_CUSTOM_HEADERS"
+"""What Anthropic's SDK sends with each request, wherever that goes: often a key."""
 
 
 class KeyMissing(ConfigError):
@@ -95,5 +97,6 @@ def environment(settings: Settings, environ: Mapping[str, str], usual: Sequence[
             f"there is no key: {settings.api_key_env}, which api_key_env names, is neither set nor in {FILE_NAME}",
             hint="set it where acpd-agent is started, or run: acpd-agent --setup",
         )
-    found = {name: value for name, value in found.items() if name not in usual}
+    withheld = {*usual, HEADERS} if settings.base_url else usual
+    found = {name: value for name, value in found.items() if name not in withheld}
     return {**found, usual[0]: key} if key and usual else found
