@@ -133,8 +133,7 @@ class NativeAgent(Agent):
     # -- a session's life
 
     async def opened(self, session: Session, /) -> None:
-        session.choices.setdefault("mode", self._settings.mode)
-        servers, toolbox = await asyncio.to_thread(_equipment, session, self._settings.mcp_timeout)
+        servers, toolbox = await asyncio.to_thread(_equipment, session, self._settings)
         self._work[session.id] = _Work(session, servers, toolbox)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._load(session), name=f"load:{session.id}")
@@ -170,7 +169,8 @@ class NativeAgent(Agent):
         work = self._work.get(session.id)
         try:
             await self._offers.found()
-            if self._offers.trouble is not None and "model" not in session.choices:
+            usual = self._settings.model
+            if self._offers.trouble is not None and session.choices.get("model", usual) == usual:
                 raise self._offers.trouble
             chosen = self._chosen(session)
             if chosen is None:
@@ -191,7 +191,8 @@ class NativeAgent(Agent):
         async def instructions() -> str:
             from acpd.native.instructions import instructions
 
-            return "\n\n".join(part for part in (await instructions(turn.session), work.servers.instructions()) if part)
+            ours = await instructions(turn.session, work.toolbox.mode_of(turn.session))
+            return "\n\n".join(part for part in (ours, work.servers.instructions()) if part)
 
         loop = Loop(
             turn,
@@ -227,18 +228,18 @@ class NativeAgent(Agent):
             raise ModelUnusable("there is no model any more that could go on with this session", hint="acpd-agent --setup")
         from acpd.native import script
 
-        await script.follow(turn)
+        await script.follow(turn, self._settings.mode)
         return None
 
 
-def _equipment(session: Session, timeout: float) -> tuple[Servers, Toolbox]:
+def _equipment(session: Session, settings: Settings) -> tuple[Servers, Toolbox]:
     """Tools and MCP servers of a session; imports them. Blocks."""
     from acpd.native.mcp.servers import Servers
     from acpd.native.toolbox import Toolbox
     from acpd.native.tools.kit import kit
 
-    servers = Servers(session, timeout=timeout)
-    return servers, Toolbox(kit(), servers.tools)
+    servers = Servers(session, timeout=settings.mcp_timeout)
+    return servers, Toolbox(kit(), servers.tools, settings.mode)
 
 
 def _save(session: Session, work: _Work, history: History) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from acpd.errors import AcpdError
+from acpd.native.sound import ids_in, mended, response_of, text_of
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart, ToolReturnPart, UserContent
@@ -87,6 +88,7 @@ class History:
         from pydantic_ai.messages import ModelRequest, UserPromptPart
 
         self.close()
+        content = mended(list(content))
         self._begun, self._before = len(self.messages), None
         parts: list[ModelRequestPart] = []
         if self.messages and isinstance(last := self.messages[-1], ModelRequest):
@@ -102,15 +104,18 @@ class History:
         """Drop the newest prompt and everything after it (ACP: what was refused is not part of the next prompt)."""
         self.messages[self._begun :] = [] if self._before is None else [self._before]
 
-    def answered(self, response: ModelResponse) -> None:
-        """A whole response. Calls in it wait for `results`."""
-        self.messages.append(response)
+    def answered(self, response: ModelResponse) -> ModelResponse:
+        """A whole response, as it is kept (acpd.native.sound): one without parts is not. Its calls wait for `results`."""
+        response = response_of(response, ids_in(self.messages))
+        if response.parts:
+            self.messages.append(response)
+        return response
 
     def partial(self, response: ModelResponse) -> None:
         """What there is of a response that broke off."""
         from pydantic_ai.messages import ModelResponse, TextPart
 
-        text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+        text = text_of("".join(part.content for part in response.parts if isinstance(part, TextPart)))
         if text.strip():
             self.messages.append(ModelResponse(parts=[TextPart(text)], model_name=response.model_name))
 
@@ -171,20 +176,3 @@ def _interrupted(call: ToolCallPart, why: str) -> ToolReturnPart:
     from pydantic_ai.messages import ToolReturnPart
 
     return ToolReturnPart(tool_name=call.tool_name, content=why, tool_call_id=call.tool_call_id, outcome="interrupted")
-
-
-def with_own_ids(response: ModelResponse) -> ModelResponse:
-    """The response with an id for each call: some servers number the calls of each answer anew, or give them all the same."""
-    from dataclasses import replace  # imports inspect
-
-    from pydantic_ai.messages import ToolCallPart
-
-    seen: set[str] = set()
-    parts: list[Any] = []
-    for part in response.parts:
-        if isinstance(part, ToolCallPart) and (not part.tool_call_id or part.tool_call_id in seen):
-            part = replace(part, tool_call_id=f"{part.tool_call_id or 'call'}_{len(parts)}")  # noqa: PLW2901
-        if isinstance(part, ToolCallPart):
-            seen.add(part.tool_call_id)
-        parts.append(part)
-    return replace(response, parts=parts)

@@ -50,11 +50,11 @@ MODES = {
 }
 
 
-async def instructions(session: Session) -> str:
+async def instructions(session: Session, mode: str) -> str:
     """For the next request to the model: the mode and the files may have changed since the last one. Never fails."""
     found = await asyncio.to_thread(agents_files, str(session.cwd))
-    mode = MODES.get(session.choices.get("mode", "ask"), "")
-    return "\n\n".join(part for part in (SYSTEM, _where(session), mode, *map(_quoted, found)) if part)
+    told = (SYSTEM, _where(session), MODES.get(mode, ""), *map(_quoted, found))
+    return "\n\n".join(part for part in told if part)
 
 
 def _where(session: Session) -> str:

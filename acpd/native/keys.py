@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from acpd.native.settings import Settings
 
 FILE_NAME = "keys.toml"
+HEADERS = "ANTHROPIC_CUSTOM_HEADERS"
+"""What Anthropic's SDK sends with each request, wherever that goes: often a key."""
 
 
 class KeyMissing(ConfigError):
@@ -77,16 +79,24 @@ def environment(settings: Settings, environ: Mapping[str, str], usual: Sequence[
 
     `usual`: the variables in which the provider of `settings.model` looks for its key. With `api_key_env` only that one's key
     is the provider's; with a `base_url` and no `api_key_env` there is none, so that no server gets a key that another one gave
-    out. Blocks. Raises ConfigError, KeyMissing.
+    out. Blanks around a value, as of a file that ends with a newline, are no part of it.
+
+    Blocks. Raises ConfigError, KeyMissing.
     """
-    found = {**stored(environ), **{name: value for name, value in environ.items() if value}}
+    found = {**stored(environ), **{name: value.strip() for name, value in environ.items() if value.strip()}}
     if not settings.base_url and not settings.api_key_env:
         return found
+    if settings.model and not usual:  # its library would look in places of its own, and ask a server of its own
+        raise ConfigError(
+            f"base_url and api_key_env work only with the providers that acpd-agent knows; {settings.model} is of none of them",
+            hint="openai:NAME is any server that speaks chat completions",
+        )
     key = found.get(settings.api_key_env, "")
     if settings.api_key_env and not is_key(key):
         raise KeyMissing(
             f"there is no key: {settings.api_key_env}, which api_key_env names, is neither set nor in {FILE_NAME}",
             hint="set it where acpd-agent is started, or run: acpd-agent --setup",
         )
-    found = {name: value for name, value in found.items() if name not in usual}
+    withheld = {*usual, HEADERS} if settings.base_url else usual
+    found = {name: value for name, value in found.items() if name not in withheld}
     return {**found, usual[0]: key} if key and usual else found

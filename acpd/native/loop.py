@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from acpd.errors import ConnectionBroken, RequestError
-from acpd.native.history import History, with_own_ids
+from acpd.native.history import History
 from acpd.native.models import ANSWERS
 from acpd.native.outcomes import (
     LIMITS,
@@ -34,6 +34,7 @@ from acpd.native.outcomes import (
     wait_before,
     without,
 )
+from acpd.native.sound import NO_TEXT, output_of
 
 if TYPE_CHECKING:
     import httpx2
@@ -161,7 +162,7 @@ class Loop:
                     self._heard = True
                     await self._show(event)
             response = stream.get()
-            whole = response.state == "complete" and response.finish_reason is not None
+            whole = response.state == "complete" and response.finish_reason not in {None, "error"}
             if not whole:
                 raise StreamCut
         finally:
@@ -177,10 +178,8 @@ class Loop:
         """Into the history: all of a response that ended well, the text of one that was stopped at a limit."""
         if response.finish_reason in {"length", "content_filter"}:
             self._history.partial(response)
-        elif response.parts:
-            response = with_own_ids(response)
-            self._history.answered(response)
-        return response
+            return response
+        return self._history.answered(response)
 
     async def _show(self, event: ModelResponseStreamEvent) -> None:
         from pydantic_ai import messages
@@ -233,7 +232,7 @@ class Loop:
         )
 
     def _offered(self) -> Sequence[Tool]:
-        return self._toolbox.offered(self._turn.session.choices.get("mode", "ask"))
+        return self._toolbox.offered(self._toolbox.mode_of(self._turn.session))
 
     def _spend(self, response: ModelResponse) -> None:
         """Tell what the session has used. A model whose price is not known costs nothing that could be told."""
@@ -289,7 +288,8 @@ def _result(call: ToolCallPart, output: ToolOutput) -> ToolReturnPart:
     from pydantic_ai.messages import BinaryContent, ToolReturnPart
 
     images = [BinaryContent(data=data, media_type=mime) for data, mime in output.images]
-    content: Any = [output.text, *images] if images else output.text
+    text = output_of(output.text)
+    content: Any = [text, *images] if images else text
     return ToolReturnPart(
         tool_name=call.tool_name,
         content=content,
@@ -304,13 +304,14 @@ def _result(call: ToolCallPart, output: ToolOutput) -> ToolReturnPart:
 def content_of(blocks: Sequence[Mapping[str, Any]]) -> list[UserContent]:
     """A prompt as a model is given it: texts, images; files and links as texts that say where they are from."""
     content = [made for block in blocks if (made := _content(block)) is not None]
-    return content or [""]
+    return content or [NO_TEXT]
 
 
 def _content(block: Mapping[str, Any]) -> UserContent | None:
     kind = block.get("type")
     if kind == "text":
-        return str(block.get("text", "")) or None
+        text = str(block.get("text", ""))
+        return text if text.strip() else None
     if kind in {"image", "audio"}:
         return _binary(block.get("data"), block.get("mimeType")) or f"[{kind} that could not be read]"
     if kind == "resource_link":

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from acpd.errors import AUTH_REQUIRED, INTERNAL_ERROR, AcpdError
+from acpd.native.keys import HEADERS
 
 if TYPE_CHECKING:
     import httpx2
@@ -222,7 +223,7 @@ def load(chosen: Chosen, env: Mapping[str, str]) -> Loaded:
     except ImportError:
         raise ModelUnusable("acpd-agent has no model library", hint="pip install 'acpd[models]'") from None
     try:
-        model = _made(chosen, key_of(chosen.provider, env))
+        model = _made(chosen, env)
     except ImportError as error:
         raise ModelUnusable(
             f"the SDK for {chosen.provider} is not installed ({error.name or 'unknown module'})",
@@ -233,9 +234,14 @@ def load(chosen: Chosen, env: Mapping[str, str]) -> Loaded:
     return Loaded(chosen, model, model.context_window or 0)
 
 
-def _made(chosen: Chosen, key: str) -> Model:
-    known = PROVIDERS.get(chosen.provider)
+def _made(chosen: Chosen, env: Mapping[str, str]) -> Model:
+    known, key = PROVIDERS.get(chosen.provider), key_of(chosen.provider, env)
     if known is None:
+        if chosen.base_url:
+            raise ModelUnusable(
+                f"a base_url works only with the providers that acpd-agent knows, and {chosen.provider} is none of them",
+                hint="openai:NAME is any server that speaks chat completions",
+            )
         from pydantic_ai.models import infer_model
 
         return infer_model(chosen.id)
@@ -247,17 +253,29 @@ def _made(chosen: Chosen, key: str) -> Model:
         )
     from urllib.parse import urlsplit
 
-    make = {"anthropic": _anthropic, "google": _google, "openai-responses": _responses}.get(chosen.provider, _openai)
+    if chosen.provider == "anthropic":
+        return _anthropic(chosen, key or NO_KEY, env)
+    make = {"google": _google, "openai-responses": _responses}.get(chosen.provider, _openai)
     if chosen.provider == "openai" and (not chosen.base_url or urlsplit(chosen.base_url).hostname == "api.openai.com"):
         make = _responses
     return make(chosen, key or NO_KEY)
 
 
-def _anthropic(chosen: Chosen, key: str) -> Model:
+def _anthropic(chosen: Chosen, key: str, env: Mapping[str, str]) -> Model:
+    import os
+
+    from anthropic import AsyncAnthropic, Omit
+    from pydantic_ai.models import create_async_httpx2_client
     from pydantic_ai.models.anthropic import AnthropicModel
     from pydantic_ai.providers.anthropic import AnthropicProvider
 
-    return AnthropicModel(chosen.name, provider=AnthropicProvider(api_key=key, base_url=chosen.base_url or None))
+    lines = "" if HEADERS in env else os.environ.get(HEADERS, "")  # the SDK looks there, whatever it is told
+    names = [line.partition(":")[0].strip() for line in lines.split("\n") if ":" in line]
+    headers: Any = {name: key if name.lower() == "x-api-key" else Omit() for name in names}
+    client = AsyncAnthropic(
+        api_key=key, base_url=chosen.base_url or None, http_client=create_async_httpx2_client(), default_headers=headers
+    )
+    return AnthropicModel(chosen.name, provider=AnthropicProvider(anthropic_client=client))
 
 
 def _google(chosen: Chosen, key: str) -> Model:

@@ -48,7 +48,7 @@ LIMITS = Limits()
 
 
 class StreamCut(Exception):
-    """An answer broke off before its end, without an error."""
+    """An answer broke off before its end, without an error, or the model could not write it (a call that was malformed)."""
 
 
 class Outcome(NamedTuple):

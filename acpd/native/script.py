@@ -37,15 +37,19 @@ class _Misused(Exception):
     """A verb whose numbers are none."""
 
 
-async def follow(turn: Turn) -> None:
-    """The whole turn. Of the prompt's texts the last one is the script: acpd may have put a context before it."""
-    await _Script(turn).run()
+async def follow(turn: Turn, mode: str = "ask") -> None:
+    """The whole turn. Of the prompt's texts the last one is the script: acpd may have put a context before it.
+
+    `mode`: of a session in which none was chosen.
+    """
+    await _Script(turn, mode).run()
 
 
 class _Script:
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Turn, mode: str) -> None:
         self.turn = turn
         self.session = turn.session
+        self.mode = mode
         self.memory = _remembered(turn)
         texts = [str(block["text"]) for block in turn.blocks if block["type"] == "text"]
         self.lines = texts[-1].splitlines() if texts else []
@@ -130,7 +134,7 @@ class _Script:
         name = name or "example"
         async with self.turn.tool(name, kind="edit", input={"name": name}) as call:
             verdict = "allowed"
-            if self.session.choices.get("mode") != "code":
+            if self.session.choices.get("mode", self.mode) != "code":
                 allowed, verdict = await self.turn.verdict(call, "ask", "what `ask` does")
                 if not allowed:
                     await call.fail("")

@@ -94,11 +94,18 @@ class Tool(ABC):
 
 
 class Toolbox:
-    """The tools of one session. `more` gives those of the moment that come and go; a built-in one of the same name wins."""
+    """The tools of one session. `more` gives those of the moment that come and go; a built-in one of the same name wins.
+    `usual`: the mode of a session in which none was chosen.
+    """
 
-    def __init__(self, builtin: Sequence[Tool], more: Callable[[], Sequence[Tool]] = tuple) -> None:
+    def __init__(self, builtin: Sequence[Tool], more: Callable[[], Sequence[Tool]] = tuple, usual: str = "ask") -> None:
         self._builtin = {tool.name: tool for tool in builtin}
         self._more = more
+        self._usual = usual
+
+    def mode_of(self, session: Session) -> str:
+        """At this moment: a client may bring other choices at any time, or none."""
+        return session.choices.get("mode", self._usual)
 
     def offered(self, mode: str) -> Sequence[Tool]:
         """`ask`: all, and each change is asked for. `code`: all, files inside the session's folders are changed without
@@ -112,7 +119,7 @@ class Toolbox:
 
         Raises CancelledError, and ConnectionBroken when there is no client any more; all else is an output with `failed`.
         """
-        mode = turn.session.choices.get("mode", "ask")
+        mode = self.mode_of(turn.session)
         tool = next((tool for tool in self.offered("code") if tool.name == name), None)
         try:
             if tool is None:

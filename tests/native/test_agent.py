@@ -96,6 +96,19 @@ def test_memory_comes_back_in_another_process(launch: Launch, server: ModelServe
         assert "write" not in [tool["name"] for tool in server.bodies[-1]["tools"]]
 
 
+def test_the_configured_mode_is_left_by_nobody(launch: Launch, server: ModelServer) -> None:
+    """A client that loads an open session with a state without a mode: the option, the tools and the instructions agree."""
+    editor = launch("chat", {}, "--mode", "plan")
+    name = editor.new()
+    editor.says(name, "[[say one]]")
+    params = {"sessionId": name, "cwd": "/tmp", "mcpServers": [], "_meta": {"acpd.dev/state": {"choices": {}}}}
+    assert "plan" == editor.call("session/load", params)["result"]["modes"]["currentModeId"]
+    said = "".join(editor.says(name, '[[tool write {"path":"/tmp/never","text":"x"}]]'))
+    assert "not available in the mode `plan`" in said
+    assert "write" not in [tool["function"]["name"] for tool in server.bodies[-1]["tools"]]
+    assert "Mode `plan`" in json.dumps(server.bodies[-1])
+
+
 def values(result: Json) -> dict[str, str]:
     return {option["id"]: option["currentValue"] for option in result["configOptions"]}
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from acpd.errors import AUTH_REQUIRED, ConfigError
 from acpd.native import keys
+from acpd.native.history import History
 from acpd.native.offers import Offers
 from acpd.native.settings import Settings
 from acpd.tasks import Tasks
+from tests.native.turns import Told, talk
+from tests.support.models import model_server
 
 USUAL = ("OPENAI_API_KEY", "OTHER_KEY")
 
@@ -77,6 +81,15 @@ def test_a_variable_wins_over_the_file(env: dict[str, str]) -> None:
     assert ("set", "x") == (seen["OPENAI_API_KEY"], seen["X_KEY"])
 
 
+def test_blanks_around_a_key_are_no_part_of_it(env: dict[str, str]) -> None:
+    """A variable that was set from a file ends with a newline, which no header may have."""
+    seen = keys.environment(Settings(), {**env, "OPENAI_API_KEY": " set\n", "X_KEY": "\n"}, ())
+    assert "set" == seen["OPENAI_API_KEY"]
+    assert "X_KEY" not in seen
+    named = keys.environment(Settings(model="openai:m", api_key_env="MINE"), {**env, "MINE": "mine\n"}, USUAL)
+    assert "mine" == named["OPENAI_API_KEY"]
+
+
 def test_api_key_env_takes_the_place_of_the_usual_variables(env: dict[str, str]) -> None:
     """The provider gets the key of the variable that was named, wherever that stands, and none of its usual ones."""
     put(env, 'MINE = "mine"\n')
@@ -100,6 +113,34 @@ def test_no_server_gets_a_key_that_was_not_made_for_it(env: dict[str, str]) -> N
     assert "usual" not in keys.environment(elsewhere, given, USUAL).values()
     named = Settings(model="openai:m", base_url="http://localhost:1/v1", api_key_env="OPENAI_API_KEY")
     assert "usual" == keys.environment(named, given, USUAL)["OPENAI_API_KEY"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [Settings(model="moonshotai:m", base_url="http://localhost:1/v1"), Settings(model="moonshotai:m", api_key_env="MINE")],
+)
+def test_a_provider_that_we_do_not_know_is_not_led_elsewhere(env: dict[str, str], settings: Settings) -> None:
+    """What cannot be passed on to it is an error, and the model is not asked anywhere."""
+    offers = Offers(settings, {**env, "MINE": "mine", "MOONSHOTAI_API_KEY": "x"}, Tasks(lambda _, error: None))
+    assert offers.usual is None
+    assert "moonshotai:m is of none of them" in str(offers.trouble)
+
+
+@pytest.mark.e2e
+async def test_the_headers_of_one_server_go_to_no_other(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """ANTHROPIC_CUSTOM_HEADERS goes where the environment leads, and not to a base_url that was configured."""
+    monkeypatch.setenv(keys.HEADERS, "X-Gate: canary\nX-Api-Key: canary")
+    with model_server() as server:
+        given = {**env, keys.HEADERS: "X-Gate: canary\nX-Api-Key: canary", "ANTHROPIC_API_KEY": "mine"}
+        there = Settings(model="anthropic:claude-sonnet-5-5", base_url=server.url, api_key_env="ANTHROPIC_API_KEY")
+        usual = Settings(model="anthropic:claude-sonnet-5-5")
+        for settings, more in ((there, {}), (usual, {"ANTHROPIC_BASE_URL": server.url})):
+            offers = await asyncio.to_thread(Offers, settings, {**given, **more}, Tasks(lambda _, error: None))
+            assert offers.usual is not None
+            await talk(Told("[[say x]]"), await offers.loaded(offers.usual), History())
+    assert "canary" not in str(server.headers[0])
+    assert "mine" == server.headers[0]["x-api-key"]
+    assert "canary" == server.headers[1]["x-gate"]
 
 
 @pytest.mark.parametrize("chosen", ["openai:other", "openai-chat:m", "openai-responses:m"])

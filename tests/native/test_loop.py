@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Generator, Iterator
 import pytest
 
 from acpd.native.history import History, Memory
+from acpd.native.toolbox import ToolOutput
 from tests.native.turns import KEY, QUICK, Box, Told, loaded, talk
 from tests.support.models import DIALECTS, STALL, Json, ModelServer, answer, http, model_server
 
@@ -110,6 +111,65 @@ async def test_calls_that_share_an_id_are_told_apart(server: ModelServer) -> Non
     assert ["text of 1", "text of 2"] == results
 
 
+HALF = "a \ud83d b"
+
+
+async def test_half_a_surrogate_pair_costs_nothing(server: ModelServer, dialect: str) -> None:
+    """What is no text, in an answer, a call or a result, is mended, so that the session can be kept and gone on with."""
+
+    class Odd(Box):
+        async def call(self, *_: object) -> ToolOutput:
+            return ToolOutput(HALF)
+
+    calls = [("a", "read", {"path": HALF})]
+    server.canned = [answer(dialect, HALF, calls, thought="" if dialect == "responses" else HALF), answer(dialect, HALF)]
+    history, model = History(), await loaded(dialect, server.url)
+    assert "end_turn" == (await talk(Told("x"), model, history, Odd())).stop
+    kept = History.restored(history.dump())
+    await talk(Told("[[say on]]"), model, kept)
+    assert json.dumps(server.bodies[-1]).count("a \\ufffd b") >= 2
+
+
+ODD = [
+    {"text": "\n\n"},
+    {"thought": "hm"},
+    {"thought": "hm", "text": " "},
+    {"text": " ", "calls": [("functions.read:0", "functions.read", {}), ("functions.read:0", "read", {})]},
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_an_odd_answer_costs_no_later_request(server: ModelServer, dialect: str, odd: Json) -> None:
+    """Blank texts, thoughts alone, ids used again or with odd signs: the next request is one that a strict provider takes."""
+    model, history = await loaded(dialect, server.url), History()
+    server.canned = [answer(dialect, **odd), *[answer(dialect, "seen")] * ("calls" in odd)] * 2
+    for _ in range(2):
+        await talk(Told("x"), model, history)
+    other = await loaded("anthropic", server.url) if dialect == "chat" else model
+    assert "end_turn" == (await talk(Told("[[say on]]"), other, History.restored(history.dump()))).stop
+
+
+@pytest.mark.parametrize("dialect", ["chat", pytest.param("anthropic", marks=pytest.mark.e2e)])
+async def test_an_output_of_images_alone_has_no_blank_text(server: ModelServer, dialect: str) -> None:
+    """Images without a word, and no word at all, reach the model with a word that says so."""
+
+    class Mute(Box):
+        async def call(self, turn: object, name: str, arguments: object) -> ToolOutput:
+            return ToolOutput("", ((base64.b64decode(PNG), "image/png"),) if name == "read" else ())
+
+    server.canned = [answer(dialect, "", [("a", "read", {}), ("b", "write", {})]), answer(dialect, "seen")]
+    await talk(Told(" "), await loaded(dialect, server.url), History(), Mute())
+    sent = json.dumps(server.bodies[1])
+    assert PNG in sent
+    assert 3 == sent.count("[no text]")
+
+
+async def test_thoughts_alone_are_an_empty_answer(server: ModelServer) -> None:
+    """An answer of which nothing can be kept is told as an empty one."""
+    server.canned = [answer("chat", thought="hm")]
+    assert "empty answer" in (await talk(Told("x"), await loaded("chat", server.url), History())).text
+
+
 ERRORS = [
     (401, None, -32000, "did not accept the key"),
     (403, None, -32000, "did not accept the key"),
@@ -190,6 +250,20 @@ async def test_older_tool_results_make_room(server: ModelServer, dialect: str) -
     sent = json.dumps(server.bodies[-1])
     assert [False, False, True, True] == [f"text of {path}" in sent for path in paths]
     assert 2 == sent.count("This result was left out")
+
+
+@pytest.mark.e2e
+async def test_a_call_that_the_model_could_not_write_is_told(server: ModelServer) -> None:
+    """An answer that ends with a provider's word for a failure is tried again if nothing was said, else it is an error."""
+    history, model = History(), await loaded("gemini", server.url)
+    server.canned = [answer("gemini", "I look", finish="MALFORMED_FUNCTION_CALL")]
+    ended = await talk(Told("x"), model, history)
+    assert None is ended.stop
+    assert "broke off" in ended.text
+    server.canned = [answer("gemini", finish="MALFORMED_FUNCTION_CALL")]
+    assert "end_turn" == (await talk(Told("[[say on]]"), model, history)).stop
+    assert "I look" in json.dumps(server.bodies[-1])
+    assert 3 == len(server.bodies)
 
 
 REFUSALS = {"chat": "content_filter", "responses": "content_filter", "anthropic": "refusal", "gemini": "SAFETY"}

@@ -138,6 +138,12 @@ async def test_a_provider_that_is_not_there_says_what_is_missing(name: str) -> N
         await asyncio.to_thread(load, Chosen(provider, model), {"GROQ_API_KEY": KEY})
 
 
+async def test_another_provider_is_asked_at_its_own_address_or_not_at_all() -> None:
+    """A base_url for a provider that we do not know is an error: the conversation would go where its library wants."""
+    with pytest.raises(ModelUnusable, match=r"base_url works only .* moonshotai is none"):
+        await asyncio.to_thread(load, Chosen("moonshotai", "x", "http://127.0.0.1:1"), {"MOONSHOTAI_API_KEY": KEY})
+
+
 @pytest.mark.e2e
 async def test_nothing_is_built_while_an_answer_comes() -> None:
     """What the SDK needs to read a stream is made when a model is loaded, not on the event loop."""

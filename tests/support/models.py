@@ -9,6 +9,7 @@ import importlib.util
 import io
 import itertools
 import json
+import re
 import select
 import threading
 from collections.abc import Generator, Iterable
@@ -114,9 +115,14 @@ def model_server() -> Generator[ModelServer]:
 
 # -- a strict provider
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
+
 
 def faults(path: str, body: Json) -> Iterable[str]:
-    """What is wrong with the calls and results of a request."""
+    """What is wrong with the calls, the results and the texts of a request."""
+    if _SURROGATE.search(json.dumps(body, ensure_ascii=False)):
+        yield "half a surrogate pair"
     if path.endswith("/chat/completions"):
         messages = body["messages"]
         steps = [(_chat_calls(m), [m["tool_call_id"]] if m["role"] == "tool" else []) for m in messages]
@@ -126,6 +132,8 @@ def faults(path: str, body: Json) -> Iterable[str]:
     elif path.endswith("/messages"):
         steps = [_anthropic_step(m) for m in body["messages"]]
         yield from _in_turns([m["role"] for m in body["messages"]])
+        for number, message in enumerate(body["messages"]):
+            yield from (f"message {number}: {wrong}" for wrong in _anthropic_blocks(message))
     elif "enerateContent" in path:
         steps = [_gemini_step(m) for m in body["contents"]]
         spoken = [m for m in body["contents"] if not all("functionResponse" in part for part in m["parts"])]
@@ -133,6 +141,27 @@ def faults(path: str, body: Json) -> Iterable[str]:
     else:
         return
     yield from _pairs(steps)
+    if "enerateContent" not in path:
+        yield from _ids([call for calls, _ in steps for call in calls])
+
+
+def _ids(calls: list[str]) -> Iterable[str]:
+    if len(set(calls)) != len(calls):
+        yield f"two calls of one id: {calls}"
+    yield from (f"an id that no provider takes: {call}" for call in calls if not _NAME.fullmatch(call))
+
+
+def _anthropic_blocks(message: Json) -> Iterable[str]:
+    """Texts must not be blank, thoughts not the last, names of tools plain."""
+    blocks = message["content"] if isinstance(message["content"], list) else [{"type": "text", "text": message["content"]}]
+    inner = [each for block in blocks if isinstance(block.get("content"), list) for each in block["content"]]
+    if any(block["type"] == "text" and not block["text"].strip() for block in [*blocks, *inner]):
+        yield "a blank text"
+    if not blocks or blocks[-1]["type"] == "thinking":
+        yield "no content, or thoughts at its end"
+    yield from (
+        f"a tool {block['name']}" for block in blocks if block["type"] == "tool_use" and not _NAME.fullmatch(block["name"])
+    )
 
 
 def _pairs(steps: list[tuple[list[str], list[str]]]) -> Iterable[str]:
@@ -145,8 +174,6 @@ def _pairs(steps: list[tuple[list[str], list[str]]]) -> Iterable[str]:
                 open_calls.remove(result)
         if open_calls and not results and not calls:
             yield f"step {number}: calls without results: {open_calls}"
-        if len(set(calls)) != len(calls):
-            yield f"step {number}: two calls of one id: {calls}"
         open_calls += calls
     if open_calls:
         yield f"at the end: calls without results: {open_calls}"

@@ -69,17 +69,16 @@ def test_what_is_no_such_file(tmp_path: Path) -> None:
 async def test_the_whole(work: Bench) -> None:
     """The model is told who it is, where it works, in which mode, and what the project says."""
     (work.root / "AGENTS.md").write_text("Use tabs.\n")
-    text = await instructions(work.session)
+    text = await instructions(work.session, "ask")
     assert text.startswith(SYSTEM)
     assert f"Working directory: {work.root} (linux)" in text
     assert "Mode `ask`" in text
     assert text.endswith(f"from {work.root}/AGENTS.md:\n\nUse tabs.")
-    work.mode("plan")
-    assert "Mode `plan`" in await instructions(work.session)
+    assert "Mode `plan`" in await instructions(work.session, "plan")
 
 
 async def test_the_other_folders_are_named(tmp_path: Path) -> None:
     """Additional directories are named too."""
     (tmp_path / "more").mkdir()
     async with bench(tmp_path / "p", {}, tmp_path / "more") as work:
-        assert f"Also yours: {tmp_path / 'more'}." in await instructions(work.session)
+        assert f"Also yours: {tmp_path / 'more'}." in await instructions(work.session, "ask")
