@@ -104,10 +104,12 @@ class Conversation:
         if self._opening is not None:
             self._opening.cancel()
 
-    async def close(self, patience: float = CLOSE_TIMEOUT) -> None:
-        """A step, behind `stop`: the turn has its answer, or has not in `patience` seconds, and the agent has let go."""
-        if self.prompt is not None:
-            await _within(patience, self.prompt.answered.wait())
+    async def close(self, prompt: Prompt | None, patience: float = CLOSE_TIMEOUT) -> None:
+        """A step, behind `stop`: this prompt, which was stopped, has its answer, or has not in `patience` seconds, and the agent
+        has let go. A prompt behind a load that came meanwhile waits for this, and not this for it.
+        """
+        if prompt is not None:
+            await _within(patience, prompt.answered.wait())
         await self._close()
         await _within(LEAVE, self.session.tasks.cancel())
 

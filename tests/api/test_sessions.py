@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from acpd.api.agent import Agent
+from acpd.api.agent import CLOSE_TIMEOUT, Agent
 from acpd.api.session import Session
 from acpd.api.shapes import Choice, Command, Option, RemoteServer, StdioServer, Stop
 from acpd.api.turn import Turn
@@ -155,6 +156,20 @@ async def test_close_and_load_in_one_breath() -> None:
         assert [{}, {}] == [await closing, await loading]
         assert "end_turn" == await editor.prompt(name, "a")
         assert ["opened", "closed", "opened", "a"] == agent.life
+
+
+async def test_close_load_and_prompt_in_one_breath() -> None:
+    """The close waits for the turn that it stopped, and not for the prompt behind it."""
+    agent = Lively()
+    async with joined(agent) as (editor, _):
+        name = await editor.new()
+        began = time.monotonic()
+        closing = editor.start("session/close", {"sessionId": name})
+        loading = editor.start("session/load", {"sessionId": name, "cwd": "/tmp", "mcpServers": []})
+        assert "end_turn" == await editor.prompt(name, "hello")
+        assert ({}, {}) == (await closing, await loading)
+        assert time.monotonic() - began < CLOSE_TIMEOUT / 2
+        assert ["opened", "closed", "opened", "hello"] == agent.life
 
 
 async def test_closed_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
