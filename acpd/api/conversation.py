@@ -105,8 +105,9 @@ class Conversation:
             self._opening.cancel()
 
     async def close(self, prompt: Prompt | None, patience: float = CLOSE_TIMEOUT) -> None:
-        """A step, behind `stop`: this prompt, which was stopped, has its answer, or has not in `patience` seconds, and the agent
-        has let go. A prompt behind a load that came meanwhile waits for this, and not this for it.
+        """A step, behind `stop`: this prompt has its answer, or has not in `patience` seconds, and the agent has let go.
+
+        A prompt behind a load that came meanwhile waits for this, and not this for it.
         """
         if prompt is not None:
             await _within(patience, prompt.answered.wait())
