@@ -148,6 +148,7 @@ class Prompt:
         for call in list(self.turn.open):
             call.close()
         await self._saved(tasks)
+        await self.turn.session.channel.shown()
         if self.turn.cancelled or self._work is None or self._work.cancelled():
             return CANCELLED
         stop = self._work.result() or "end_turn"

@@ -227,6 +227,19 @@ async def test_servers_and_folders() -> None:
         assert 1 == len(session.mcp_servers)
 
 
+async def test_a_server_that_the_agent_cannot_have_is_refused() -> None:
+    """Without `mcp` a server at a URL is refused by new, load and resume, with the member."""
+    agent = Lively()
+    agent.mcp = False
+    async with joined(agent) as (editor, _):
+        name = await editor.new(mcpServers=[STDIO])
+        for method in ("session/new", "session/load", "session/resume"):
+            error = await editor.refusal(method, {"sessionId": name, "cwd": "/tmp", "mcpServers": [STDIO, HTTP]})
+            assert (INVALID_PARAMS, 'params.mcpServers[1].type "http" is not supported') == (error.code, error.message)
+        assert "end_turn" == await editor.prompt(name, "a")
+        assert ["opened", "a"] == agent.life
+
+
 @pytest.mark.parametrize(
     ("method", "params", "member"),
     [

@@ -126,6 +126,68 @@ async def test_for_another_client_it_is_kept_here() -> None:
         assert editor.text().startswith("3")
 
 
+async def test_what_is_said_in_a_replay_comes_behind_it() -> None:
+    """A load in a running turn: the client gets the conversation in its order, a question and the turn's answer behind it."""
+    loaded = asyncio.Event()
+    said: list[str] = []
+
+    async def work(turn: Turn) -> None:
+        if turn.text == "first":
+            for n in range(100):
+                async with turn.tool(f"t{n}"):
+                    await turn.say("x")
+            return
+        while not loaded.is_set():
+            said.append(f"{len(said)},")
+            await turn.say(said[-1])
+
+    async with joined(Scripted(work)) as (editor, _):
+        name = await editor.new()
+        await editor.prompt(name, "first")
+        answer = editor.begin(name, "second")
+        await editor.until(lambda: "0," in editor.text())
+        await editor.load(name)
+        loaded.set()
+        assert {"stopReason": "end_turn"} == await answer
+        shown = editor.updates()
+        del editor.story[:]
+        again = next(n for n, update in enumerate(shown) if update["sessionUpdate"] == "user_message_chunk")
+        texts = [update["content"]["text"] for update in shown[again:] if "content" in update]
+        assert "first" + "x" * 100 + "second" + "".join(said) == "".join(texts)
+
+
+async def test_a_replay_holds_back_questions_and_answers() -> None:
+    """What is asked, and how the turn ends, is told when the replay is over."""
+    go = asyncio.Event()
+
+    async def work(turn: Turn) -> None:
+        if turn.text == "first":
+            for n in range(300):
+                async with turn.tool(f"t{n}") as call:
+                    await call.text("x" * 10_000)
+            return
+        await turn.say("on")
+        await go.wait()
+        async with turn.tool("last") as call:
+            await turn.allowed(call, "s")
+
+    async with joined(Scripted(work)) as (editor, _):
+        editor.answers["session/request_permission"] = option("yes")
+        name = await editor.new()
+        await editor.prompt(name, "first")
+        answer = editor.begin(name, "second")
+        await editor.until(lambda: editor.text() == "on")
+        loading = editor.start("session/load", {"sessionId": name, "cwd": "/tmp", "mcpServers": []})
+        await editor.until(lambda: editor.updates("user_message_chunk"))
+        go.set()
+        await loading
+        await answer
+        told = [said.get("title", what) for what, said in editor.story]
+        assert told.index("last") > len(told) - 1 - told[::-1].index("t299")
+        assert told.index("last") < told.index("session/request_permission") < len(told) - 1
+        assert ("answer", {"method": "session/prompt"}) == editor.story[-1]
+
+
 async def test_what_is_kept_here_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a conversation that is longer than the limit the oldest part is forgotten; a long message is replayed in pieces."""
     monkeypatch.setattr("acpd.api.channel.KEPT", 100_000)
