@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from acpd.api.shapes import Choice, Client, Command, Exit, Location, McpServer, Option, PlanEntry, RemoteServer, StdioServer
     from acpd.api.state import State
     from acpd.api.turn import Turn
-    from acpd.errors import FileFailed, Refused, StateUnreadable, TerminalFailed
+    from acpd.errors import FileFailed, Refused, StateTooBig, StateUnreadable, TerminalFailed
     from acpd.version import __version__
 else:
     _HOMES = {
         "version": ("__version__",),
-        "errors": ("FileFailed", "Refused", "StateUnreadable", "TerminalFailed"),
+        "errors": ("FileFailed", "Refused", "StateTooBig", "StateUnreadable", "TerminalFailed"),
         "api.agent": ("Agent", "serve"),
         "api.calls": ("ToolCall",),
         "api.hands": ("Terminal",),
@@ -55,6 +55,7 @@ __all__ = [
     "RemoteServer",
     "Session",
     "State",
+    "StateTooBig",
     "StateUnreadable",
     "StdioServer",
     "Terminal",

@@ -20,6 +20,7 @@
         +-- SessionBusy         another process holds its lease
         +-- SessionReadOnly     written by a newer version, or damaged where we may not write
         +-- StateUnreadable     a state module cannot be read; a copy was put aside
+        +-- StateTooBig         an agent wants to keep more than a session may have
 
 Messages name the object and the cause; `hint` names the next step. None of them carries a secret.
 """
@@ -162,3 +163,7 @@ class SessionReadOnly(StoreError):
 
 class StateUnreadable(StoreError):
     """A state module cannot be read; the unreadable bytes were copied aside and left in place."""
+
+
+class StateTooBig(StoreError):
+    """An agent wants to keep more than the values of a session may have; the earlier value stays."""

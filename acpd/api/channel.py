@@ -107,6 +107,9 @@ class Channel:
         self.history = History()
         self.head = b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":%b,"update":' % encode(identifier)
         self._prefix = "" if new else f"{os.urandom(4).hex()}-"  # what an earlier process named is not named again
+        self._held: list[bytes] | None = None
+        """What is said while a replay runs: it comes behind it."""
+        self._shown = asyncio.Event()
         self._made = 0
         self._speaking = ""
         self._message = ""
@@ -145,6 +148,12 @@ class Channel:
 
     def raw(self, update: bytes) -> None:
         """The text of an update, sent and not kept."""
+        if self._held is not None:
+            self._held.append(update)
+        else:
+            self._out(update)
+
+    def _out(self, update: bytes) -> None:
         self.peer.send(b"%b%b}}\n" % (self.head, update))
 
     def keep(self, update: bytes) -> None:
@@ -153,15 +162,32 @@ class Channel:
             self.history.add(update)
 
     async def replay(self) -> None:
-        """All that is kept, as fast as the client reads it. Raises ConnectionBroken."""
+        """All that is kept, as fast as the client reads it; what is said meanwhile comes behind it. Raises ConnectionBroken."""
         if self.keeper.keeps:
             self.history.clear()
-        for update in self.history.all():
-            self.raw(update)
-            await self.room()
+        self._held = []
+        self._shown.clear()
+        try:
+            for update in self.history.all():
+                self._out(update)
+                await self._drained()
+        finally:
+            held, self._held = self._held, None
+            for update in held:
+                self._out(update)
+            self._shown.set()
+
+    async def shown(self) -> None:
+        """Until no replay runs: all that was said is sent."""
+        while self._held is not None:
+            await self._shown.wait()
 
     async def room(self) -> None:
         """What was sent leaves now, and there is room for more. Raises ConnectionBroken when the client is gone."""
+        await self.shown()
+        await self._drained()
+
+    async def _drained(self) -> None:
         await asyncio.sleep(0)
         await self.peer.drained()
 
@@ -169,6 +195,7 @@ class Channel:
 
     async def ask(self, method: str, params: Mapping[str, object]) -> bytes:
         """The raw result. Raises the client's RequestError. Cancelling it withdraws the question; a late answer is dropped."""
+        await self.shown()  # what it is about
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         def then(result: bytes | None, error: RequestError | None) -> None:

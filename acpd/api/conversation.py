@@ -21,6 +21,8 @@ STOPS = frozenset({"end_turn", "max_tokens", "max_turn_requests", "refusal"})
 CANCELLED = b'{"stopReason":"cancelled"}'
 LEAVE = 0.5
 """Seconds for what was cancelled to end; longer is not waited for."""
+SAVE_CANCELLED = 1.0
+"""Seconds that a turn which was cancelled waits for its state. acpd waits for it in any case before it passes the answer on."""
 
 
 class Steps:
@@ -102,10 +104,13 @@ class Conversation:
         if self._opening is not None:
             self._opening.cancel()
 
-    async def close(self, patience: float = CLOSE_TIMEOUT) -> None:
-        """A step, behind `stop`: the turn has its answer, or has not in `patience` seconds, and the agent has let go."""
-        if self.prompt is not None:
-            await _within(patience, self.prompt.answered.wait())
+    async def close(self, prompt: Prompt | None, patience: float = CLOSE_TIMEOUT) -> None:
+        """A step, behind `stop`: this prompt has its answer, or has not in `patience` seconds, and the agent has let go.
+
+        A prompt behind a load that came meanwhile waits for this, and not this for it.
+        """
+        if prompt is not None:
+            await _within(patience, prompt.answered.wait())
         await self._close()
         await _within(LEAVE, self.session.tasks.cancel())
 
@@ -125,12 +130,15 @@ class Prompt:
         self.turn = turn
         self.answered = asyncio.Event()
         self._work: asyncio.Task[object] | None = None
+        self._saving: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
         """From now on the answer is "cancelled". What runs is cancelled where it waits, and again if it had gone on."""
         self.turn.cancelled = True
         if self._work is not None:
             self._work.cancel()
+        if self._saving is not None:
+            asyncio.get_running_loop().call_later(SAVE_CANCELLED, self._saving.cancel)
 
     async def run(self, agent: Agent, tasks: Tasks) -> bytes:
         """The result, when all updates are sent and the state is kept. Raises what the agent raises."""
@@ -139,13 +147,21 @@ class Prompt:
             await asyncio.wait([self._work])
         for call in list(self.turn.open):
             call.close()
-        await self.turn.session.state.saved()
+        await self._saved(tasks)
+        await self.turn.session.channel.shown()
         if self.turn.cancelled or self._work is None or self._work.cancelled():
             return CANCELLED
         stop = self._work.result() or "end_turn"
         if stop not in STOPS:
             raise ValueError(f"prompt() returned {stop!r}, which is no stop reason")
         return encode({"stopReason": stop})
+
+    async def _saved(self, tasks: Tasks) -> None:
+        """Until the state is kept; a cancel ends it after SAVE_CANCELLED seconds, whether it came before or comes now."""
+        self._saving = tasks.spawn(self.turn.session.state.saved(), name=f"saved:{self.turn.session.id}")
+        if self.turn.cancelled:
+            self.cancel()
+        await asyncio.wait([self._saving])
 
     async def _by(self, agent: Agent) -> object:
         await self.conversation.ready()

@@ -105,7 +105,7 @@ class Session:
         from pathlib import Path  # 5 ms that the answer to initialize need not wait for
 
         cwd = Path(request.cwd)
-        found = cwd, (cwd, *map(Path, request.directories)), servers(bytes(request.mcpServers))
+        found = cwd, (cwd, *map(Path, request.directories)), servers(bytes(request.mcpServers), remote=self.agent.mcp)
         changed = found != self._where
         self._where = self.cwd, self.roots, self.mcp_servers = found
         return changed

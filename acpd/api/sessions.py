@@ -73,7 +73,7 @@ class Sessions:
         for conversation in self._sessions.values():
             conversation.stop()
             if not conversation.asleep:
-                conversation.life.add(conversation.close(LEAVE), name="close")
+                conversation.life.add(conversation.close(conversation.prompt, LEAVE), name="close")
         waits = [self._tasks.spawn(each.life.done(), name="finish") for each in self._sessions.values()]
         if waits:
             await asyncio.wait(waits, timeout=CLOSE_TIMEOUT + LEAVE)
@@ -157,7 +157,7 @@ class Sessions:
             return
         conversation.asleep = True
         conversation.stop()
-        closing = conversation.life.add(conversation.close(), name="close")
+        closing = conversation.life.add(conversation.close(conversation.prompt), name="close")
         closing.add_done_callback(lambda _: self._closed(identifier, conversation))
 
     def _closed(self, identifier: bytes, conversation: Conversation) -> None:

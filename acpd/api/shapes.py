@@ -131,12 +131,15 @@ class _Server(Struct, gc=False):
 _decode_servers = msgspec.json.Decoder(list[_Server]).decode
 
 
-def servers(raw: bytes) -> tuple[McpServer, ...]:
-    """The servers of session/new, load or resume, which are valid. Raises RequestError for a transport that nobody has."""
+def servers(raw: bytes, *, remote: bool) -> tuple[McpServer, ...]:
+    """The servers of session/new, load or resume, which are valid. Raises RequestError for a transport that the agent has not.
+
+    `remote`: it has those at URLs, http and sse, and not only programs.
+    """
     found = _decode_servers(raw)
     for index, each in enumerate(found):
-        if each.type == "acp":
-            raise RequestError(INVALID_PARAMS, f'params.mcpServers[{index}].type "acp" is not supported')
+        if each.type == "acp" or (each.type != "stdio" and not remote):
+            raise RequestError(INVALID_PARAMS, f'params.mcpServers[{index}].type "{each.type}" is not supported')
     return tuple(_server(each) for each in found)
 
 

@@ -10,12 +10,18 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from acpd.api.channel import Channel, encode
-from acpd.errors import METHOD_NOT_FOUND, RequestError, StateUnreadable
+from acpd.errors import METHOD_NOT_FOUND, RequestError, StateTooBig, StateUnreadable
 
 T = TypeVar("T")
 METHOD = "_acpd/state"
 SAVE_TIMEOUT = 5.0
-"""Seconds that the first turn waits at its end for a client that has not said whether it keeps the state."""
+"""Seconds that a turn waits at its end for a client that has not said whether it keeps the state, or was silent."""
+ANSWER_TIMEOUT = 60.0
+"""Seconds that a turn waits for a client that keeps it: a slow disk."""
+LIMIT = 48 * 1024 * 1024
+"""Bytes of JSON that all values of a session may have: they come back in one line (acpd.rpc.framing.MAX_LINE)."""
+SMALL = 64 * 1024
+"""Bytes of a value that is taken whatever the others have, so that an answer of the user's is never refused for them."""
 
 
 class _Meta(Struct, gc=False, rename={"state": "acpd.dev/state"}):
@@ -43,6 +49,8 @@ class State:
         self._values: dict[str, bytes] = {}
         self._waiting: dict[str, bytes] = {}
         """What was sent last under a name and is not answered."""
+        self._calls: dict[str, bytes] = {}
+        """The ids of those requests."""
         self._refused: set[str] = set()
         self._settled = asyncio.Event()
 
@@ -62,36 +70,52 @@ class State:
             raise StateUnreadable("read", f"state {name!r} of session {self._channel.id}", cause=str(error)) from None
 
     def put(self, name: str, value: object) -> None:
-        """Keep this value, whole, from now on. It is on its way when this returns; `saved` waits for it."""
+        """Keep this value, whole, from now on. It is on its way when this returns; `saved` waits for it.
+
+        Raises StateTooBig when all values of the session would have more than LIMIT bytes; the earlier value stays.
+        """
         if not name or name.startswith("acpd."):
             raise ValueError(f"a state may not be called {name!r}: names that begin with acpd. are acpd's own")
         text = encode(value)
+        before = len(self._values.get(name, b""))
+        size = sum(map(len, self._values.values())) - before + len(text)
+        if size > LIMIT and len(text) > max(before, SMALL):
+            cause = f"the values of the session would have {size} bytes, of at most {LIMIT}"
+            raise StateTooBig("keep", f"state {name!r} of session {self._channel.id}", cause=cause)
         self._values[name] = text
         if self._keeper.keeps is not False:
             self._send(name, text)
 
     def _send(self, name: str, text: bytes) -> None:
+        """Nobody waits any more for the answer to an earlier value of this name: a client that never answers costs one each."""
         self._refused.discard(name)
+        self._channel.peer.forget(self._calls.get(name, b""))
         self._waiting[name] = text
         self._settled.clear()
 
         def then(_result: bytes | None, error: RequestError | None) -> None:
-            if self._waiting.get(name) is text:
-                del self._waiting[name]
-                if error is not None and error.code != METHOD_NOT_FOUND:
-                    self._refused.add(name)  # a full disk, say: it is sent again with the next turn
+            self._keeper.silent = False
             if error is None:
                 self._keeper.keeps = True
                 self._channel.history.clear()
             elif error.code == METHOD_NOT_FOUND:
                 self._keeper.keeps = False
-            if not self._waiting:
-                self._settled.set()
+            self._over(name, kept=error is None or error.code == METHOD_NOT_FOUND)
 
-        self._channel.peer.call(METHOD, encode({"sessionId": self._channel.id, "name": name, "value": Raw(text)}), then)
+        params = encode({"sessionId": self._channel.id, "name": name, "value": Raw(text)})
+        self._calls[name] = self._channel.peer.call(METHOD, params, then)
+
+    def _over(self, name: str, *, kept: bool) -> None:
+        self._waiting.pop(name, None)
+        self._calls.pop(name, None)
+        if not kept:
+            self._refused.add(name)  # a full disk, say: it is sent again with the next turn
+        if not self._waiting:
+            self._settled.set()
 
     async def saved(self) -> None:
-        """Until the client has answered for all of it. One that has never answered is given SAVE_TIMEOUT, once.
+        """Until the client has answered for all of it. One that has never answered is given SAVE_TIMEOUT, once; one that keeps
+        it ANSWER_TIMEOUT.
 
         What it could not keep, as when its disk is full, is sent once more. Cancelling it changes nothing.
         """
@@ -102,7 +126,16 @@ class State:
             self._settled.clear()
             if self._keeper.keeps is None and self._keeper.silent:
                 return
+            patience = ANSWER_TIMEOUT if self._keeper.keeps and not self._keeper.silent else SAVE_TIMEOUT
             try:
-                await asyncio.wait_for(self._settled.wait(), None if self._keeper.keeps else SAVE_TIMEOUT)
+                await asyncio.wait_for(self._settled.wait(), patience)
             except TimeoutError:
                 self._keeper.silent = True
+                if self._keeper.keeps:
+                    self._give_up()
+
+    def _give_up(self) -> None:
+        """What is not answered counts as not kept."""
+        for name in list(self._waiting):
+            self._channel.peer.forget(self._calls[name])
+            self._over(name, kept=False)

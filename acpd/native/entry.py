@@ -3,10 +3,6 @@
 import os
 import sys
 
-TYPE_CHECKING = False  # the real one costs the import of typing
-if TYPE_CHECKING:
-    from typing import NoReturn
-
 
 def main() -> int:
     """0 when the client has ended, 2 for a wrong command line or configuration; of --setup: 1 if nothing was written."""
@@ -24,7 +20,7 @@ def main() -> int:
     if words == ["--offline"]:
         from acpd.native.offline import serve
 
-        return _left(serve())
+        return serve()
     from acpd.errors import ConfigError
 
     try:
@@ -45,16 +41,10 @@ def _configured(words: list[str]) -> int:
     if settings.offline:
         from acpd.native.offline import serve as serve_offline
 
-        return _left(serve_offline())
+        return serve_offline()
     from acpd.native.agent import serve
 
-    return _left(serve(settings, os.environ))
-
-
-def _left(code: int) -> "NoReturn":
-    """A thread that still imports something, or waits for somebody, does not keep an agent alive."""
-    sys.stderr.flush()
-    os._exit(code)
+    return serve(settings, os.environ)
 
 
 if __name__ == "__main__":

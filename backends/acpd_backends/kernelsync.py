@@ -65,10 +65,12 @@ class KernelSyncs:
     def _collect(self) -> None:
         os.eventfd_read(self._ready)
         count = self._call(self._getevents, self._context, 0, SLOTS, self._events, None)
+        loop = asyncio.get_running_loop()
         for number in range(max(0, count)):
             slot, _, result, _ = _EVENT.unpack_from(self._events, number * _EVENT.size)
             self._free.append(slot)
-            self._done.pop(slot)(OSError(-result, os.strerror(-result)) if result else None)
+            error = OSError(-result, os.strerror(-result)) if result else None
+            loop.call_soon(self._done.pop(slot), error)  # each for itself: one that raises costs no other its word
 
     async def close(self) -> None:
         """After the last one is done."""

@@ -220,12 +220,23 @@ class Database:
         await asyncio.shield(asyncio.wrap_future(self._closed))
 
     async def _run(self, mode: Mode, work: Callable[[Connection], T]) -> T:
-        async with self._room:
-            loop = asyncio.get_running_loop()
-            answer: asyncio.Future[T] = loop.create_future()
+        """Cancelling it leaves the job, and its place, to the thread."""
+        await self._room.acquire()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        self._waiting.add(answer)
+        try:
             self._submit(_Job(mode, work, functools.partial(self._hand_over, loop, answer)))
-            self._waiting.add(answer)
-            return await answer
+        except BaseException:
+            self._leave(answer)
+            raise
+        return await answer
+
+    def _leave(self, answer: asyncio.Future[Any]) -> None:
+        """Its job waits no more."""
+        if answer in self._waiting:
+            self._waiting.discard(answer)
+            self._room.release()
 
     def _hand_over(
         self, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], result: object, error: BaseException | None
@@ -234,7 +245,7 @@ class Database:
             loop.call_soon_threadsafe(self._settle, answer, result, error)
 
     def _settle(self, answer: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-        self._waiting.discard(answer)
+        self._leave(answer)
         if answer.done():
             return
         if error is None:

@@ -168,6 +168,39 @@ def test_it_ends_within_a_second(launch: Launch, tmp_path: Path, end: str | sign
         assert time.monotonic() - began < 5  # what was killed is gone when the kernel has come to it
 
 
+def test_a_thread_keeps_no_agent_alive(launch: Launch, tmp_path: Path) -> None:
+    """EOF while code of the agent's runs in a thread, which nothing can cancel: the program ends all the same."""
+    editor = launch("""
+import asyncio, time
+from acpd import serve
+async def prompt(turn):
+    await turn.say("on")
+    await asyncio.to_thread(time.sleep, 1000)
+raise SystemExit(serve(prompt))
+""")
+    editor.begin(session(editor, tmp_path), "a")
+    editor.until(lambda message: message.get("method") == "session/update")
+    began = time.monotonic()
+    assert 0 == editor.close()
+    assert time.monotonic() - began < 5
+
+
+def test_a_program_goes_on_behind_its_agent(launch: Launch, tmp_path: Path) -> None:
+    """Threads that are idle end nothing: `serve` gives its exit code, and what stands behind it runs."""
+    editor = launch("""
+import asyncio, sys
+from acpd import serve
+async def prompt(turn):
+    await turn.say(await asyncio.to_thread(str, 7))
+code = serve(prompt)
+sys.stderr.write("behind")
+raise SystemExit(code + 3)
+""")
+    assert "7" == said(editor, session(editor, tmp_path), "a")
+    assert 3 == editor.close()
+    assert "behind" == (tmp_path / "stderr").read_text()
+
+
 def test_files_serve_as_well_as_pipes(tmp_path: Path) -> None:
     """Input and output may be files: what was asked is answered, then it ends."""
     lines = [{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}]

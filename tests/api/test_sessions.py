@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from acpd.api.agent import Agent
+from acpd.api.agent import CLOSE_TIMEOUT, Agent
 from acpd.api.session import Session
 from acpd.api.shapes import Choice, Command, Option, RemoteServer, StdioServer, Stop
 from acpd.api.turn import Turn
@@ -157,6 +158,20 @@ async def test_close_and_load_in_one_breath() -> None:
         assert ["opened", "closed", "opened", "a"] == agent.life
 
 
+async def test_close_load_and_prompt_in_one_breath() -> None:
+    """The close waits for the turn that it stopped, and not for the prompt behind it."""
+    agent = Lively()
+    async with joined(agent) as (editor, _):
+        name = await editor.new()
+        began = time.monotonic()
+        closing = editor.start("session/close", {"sessionId": name})
+        loading = editor.start("session/load", {"sessionId": name, "cwd": "/tmp", "mcpServers": []})
+        assert "end_turn" == await editor.prompt(name, "hello")
+        assert ({}, {}) == (await closing, await loading)
+        assert time.monotonic() - began < CLOSE_TIMEOUT / 2
+        assert ["opened", "closed", "opened", "hello"] == agent.life
+
+
 async def test_closed_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that does not come to the end of `closed` is given up."""
     monkeypatch.setattr("acpd.api.conversation.CLOSE_TIMEOUT", 0.05)
@@ -210,6 +225,19 @@ async def test_servers_and_folders() -> None:
         assert ["opened", "a", "b", "closed", "opened", "c"] == agent.life
         assert [Path("/tmp")] == list(session.roots)
         assert 1 == len(session.mcp_servers)
+
+
+async def test_a_server_that_the_agent_cannot_have_is_refused() -> None:
+    """Without `mcp` a server at a URL is refused by new, load and resume, with the member."""
+    agent = Lively()
+    agent.mcp = False
+    async with joined(agent) as (editor, _):
+        name = await editor.new(mcpServers=[STDIO])
+        for method in ("session/new", "session/load", "session/resume"):
+            error = await editor.refusal(method, {"sessionId": name, "cwd": "/tmp", "mcpServers": [STDIO, HTTP]})
+            assert (INVALID_PARAMS, 'params.mcpServers[1].type "http" is not supported') == (error.code, error.message)
+        assert "end_turn" == await editor.prompt(name, "a")
+        assert ["opened", "a"] == agent.life
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from msgspec import Struct
 
 from acpd.api.turn import Turn
-from acpd.errors import INTERNAL_ERROR, RESOURCE_NOT_FOUND, RequestError, StateUnreadable
-from tests.api.desk import Json, Scripted, joined, keeps, option
+from acpd.errors import INTERNAL_ERROR, RESOURCE_NOT_FOUND, RequestError, StateTooBig, StateUnreadable
+from tests.api.desk import PATIENCE, Json, Scripted, joined, keeps, option
 
 
 class Count(Struct):
@@ -127,6 +127,68 @@ async def test_for_another_client_it_is_kept_here() -> None:
         assert editor.text().startswith("3")
 
 
+async def test_what_is_said_in_a_replay_comes_behind_it() -> None:
+    """A load in a running turn: the client gets the conversation in its order, a question and the turn's answer behind it."""
+    loaded = asyncio.Event()
+    said: list[str] = []
+
+    async def work(turn: Turn) -> None:
+        if turn.text == "first":
+            for n in range(100):
+                async with turn.tool(f"t{n}"):
+                    await turn.say("x")
+            return
+        while not loaded.is_set():
+            said.append(f"{len(said)},")
+            await turn.say(said[-1])
+
+    async with joined(Scripted(work)) as (editor, _):
+        name = await editor.new()
+        await editor.prompt(name, "first")
+        answer = editor.begin(name, "second")
+        await editor.until(lambda: "0," in editor.text())
+        await editor.load(name)
+        loaded.set()
+        assert {"stopReason": "end_turn"} == await answer
+        shown = editor.updates()
+        del editor.story[:]
+        again = next(n for n, update in enumerate(shown) if update["sessionUpdate"] == "user_message_chunk")
+        texts = [update["content"]["text"] for update in shown[again:] if "content" in update]
+        assert "first" + "x" * 100 + "second" + "".join(said) == "".join(texts)
+
+
+async def test_a_replay_holds_back_questions_and_answers() -> None:
+    """What is asked, and how the turn ends, is told when the replay is over."""
+    go = asyncio.Event()
+
+    async def work(turn: Turn) -> None:
+        if turn.text == "first":
+            for n in range(300):
+                async with turn.tool(f"t{n}") as call:
+                    await call.text("x" * 10_000)
+            return
+        await turn.say("on")
+        await go.wait()
+        async with turn.tool("last") as call:
+            await turn.allowed(call, "s")
+
+    async with joined(Scripted(work)) as (editor, _):
+        editor.answers["session/request_permission"] = option("yes")
+        name = await editor.new()
+        await editor.prompt(name, "first")
+        answer = editor.begin(name, "second")
+        await editor.until(lambda: editor.text() == "on")
+        loading = editor.start("session/load", {"sessionId": name, "cwd": "/tmp", "mcpServers": []})
+        await editor.until(lambda: editor.updates("user_message_chunk"))
+        go.set()
+        await loading
+        await answer
+        told = [said.get("title", what) for what, said in editor.story]
+        assert told.index("last") > len(told) - 1 - told[::-1].index("t299")
+        assert told.index("last") < told.index("session/request_permission") < len(told) - 1
+        assert ("answer", {"method": "session/prompt"}) == editor.story[-1]
+
+
 async def test_what_is_kept_here_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a conversation that is longer than the limit the oldest part is forgotten; a long message is replayed in pieces."""
     monkeypatch.setattr("acpd.api.channel.KEPT", 100_000)
@@ -228,6 +290,81 @@ async def test_the_last_value_counts() -> None:
         editor.answers["_acpd/state"] = keep
         assert "end_turn" == await editor.prompt(await editor.new())
         assert list(range(50)) == seen
+
+
+async def test_what_is_too_big_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All values of a session are bounded together: one too many raises StateTooBig, small ones always go."""
+    monkeypatch.setattr("acpd.api.state.LIMIT", 1000)
+    monkeypatch.setattr("acpd.api.state.SMALL", 100)
+    kept: Json = {}
+
+    async def work(turn: Turn) -> None:
+        state = turn.session.state
+        state.put("a", "x" * 900)
+        state.put("b", "y" * 90)
+        for name in ("a", "c"):
+            with pytest.raises(StateTooBig, match=f"state '{name}' of session"):
+                state.put(name, "z" * 910)
+        state.put("d", "w" * 90)
+        state.put("a", "v" * 899)
+        assert (state.get("c", str), state.get("a", str)) == (None, "v" * 899)
+
+    async with joined(Scripted(work)) as (editor, _):
+        editor.answers["_acpd/state"] = keeps(kept)
+        assert "end_turn" == await editor.prompt(await editor.new())
+        assert {"a": "v" * 899, "b": "y" * 90, "d": "w" * 90} == kept
+
+
+async def test_a_value_that_is_never_answered_ends_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that keeps the state and leaves a value unanswered: the turn ends, and it is sent again."""
+    kept: Json = {}
+    monkeypatch.setattr("acpd.api.state.ANSWER_TIMEOUT", 0.05)
+    async with joined(Scripted(count)) as (editor, _):
+        editor.answers["_acpd/state"] = keeps(kept)
+        name = await editor.new()
+        assert "end_turn" == await editor.prompt(name)
+        editor.answers["_acpd/state"] = lambda _: None
+        assert "end_turn" == await editor.prompt(name)
+        editor.answers["_acpd/state"] = keeps(kept)
+        assert {"count": {"n": 1}} == kept
+        assert "end_turn" == await editor.prompt(name)
+        assert {"count": {"n": 3}} == kept
+
+
+@pytest.mark.parametrize("before", [True, False])
+async def test_a_cancel_ends_the_waiting_for_the_state(monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+    """A turn that is cancelled does not wait for a value that is never answered, whenever the cancel comes."""
+    monkeypatch.setattr("acpd.api.conversation.SAVE_CANCELLED", 0.05)
+
+    async def work(turn: Turn) -> None:
+        await count(turn)
+        if before:
+            await asyncio.Event().wait()
+
+    async with joined(Scripted(work)) as (editor, _):
+        editor.answers["_acpd/state"] = lambda _: None
+        name = await editor.new()
+        await editor.load(name, state={"count": {"n": 7}})
+        answer = editor.begin(name)
+        await editor.until(lambda: editor.text() == "8")
+        editor.cancel(name)
+        assert {"stopReason": "cancelled"} == await asyncio.wait_for(answer, PATIENCE)
+
+
+async def test_a_client_that_never_answers_costs_no_memory() -> None:
+    """However often a value is put, the connection remembers the last request for it alone."""
+
+    async def work(turn: Turn) -> None:
+        for n in range(100):
+            turn.session.state.put("n", [n] * 1000)
+            turn.session.state.put("m", n)
+        await turn.say("put")
+
+    async with joined(Scripted(work)) as (editor, connection):
+        editor.answers["_acpd/state"] = lambda _: None
+        editor.begin(await editor.new())
+        await editor.until(lambda: editor.text() == "put")
+        assert 2 == len(connection.peer._rpc._calls)
 
 
 async def test_acpds_own_names_are_refused() -> None:

@@ -80,6 +80,25 @@ async def test_what_cannot_be_synced_is_not_taken(tmp_path: Path) -> None:
             os.close(descriptor)
 
 
+async def test_who_raises_costs_no_other_its_outcome(tmp_path: Path) -> None:
+    """Of syncs that end at once each is told, though one that is told raises; the loop reports that one."""
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context.get("exception")))
+    bug = RuntimeError("a bug")
+
+    def raises(_error: OSError | None) -> None:
+        raise bug
+
+    async with kernel() as syncs:
+        one = os.open(tmp_path / "one", os.O_CREAT | os.O_WRONLY)
+        sink = Sink(8)
+        syncs.take([(one, done) for _ in range(8) for done in (raises, sink)])
+        await asyncio.wait_for(sink.whole.wait(), 30)
+        assert [None] * 8 == sink.outcomes
+        assert {bug} == set(reported)
+        os.close(one)
+
+
 class Fake(KernelSyncs):
     """Takes what it is told to, and ends each with what it is told."""
 

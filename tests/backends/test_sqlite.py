@@ -92,6 +92,26 @@ async def test_a_cancelled_write_is_still_made(tmp_path: Path) -> None:
         assert ["a"] == await names(database)
 
 
+async def test_what_is_cancelled_keeps_its_place_until_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many jobs wait for the thread at most, those that nobody waits for any more included; then there is room again."""
+    monkeypatch.setattr("acpd_backends.sqlite.WAITING", 3)
+    async with opened(tmp_path / "x.db") as database:
+        gate = threading.Event()
+        done: list[sqlite3.Connection] = []
+        busy = asyncio.gather(database.read(lambda db: gate.wait()))
+        for _ in range(20):
+            job = asyncio.gather(database.read(done.append))
+            await asyncio.sleep(0)
+            job.cancel()
+        gate.set()
+        await busy
+        assert [] == await names(database)
+        assert 2 == len(done)
+    for _ in range(4):
+        with pytest.raises(StoreError, match="closed"):
+            await database.read(done.append)
+
+
 async def test_close_finishes_what_was_asked_for(tmp_path: Path) -> None:
     """Closing waits for what is under way; afterwards a call is StoreError, and closing again no error."""
     database = Database(tmp_path / "x.db")
