@@ -21,11 +21,17 @@ from acpd.wire.framer import Framer
 from acpd.wire.lines import Stored
 
 if TYPE_CHECKING:
-    from acpd.needs import Link
     from acpd.storage.replay import Replay
 
 PATIENCE = 0.1
 """Seconds that an agent waits, each time, for a client that has fallen behind it a little: to read the log costs more."""
+
+
+class Held(Protocol):
+    """A stream that can be held, as acpd.peer.Peer."""
+
+    def hold(self, why: str, /) -> None: ...
+    def release(self, why: str, /) -> None: ...
 
 
 class Watcher(Protocol):
@@ -163,14 +169,14 @@ class Audience:
                 attachment.feed(staged, self._scribe.flushed)
         return True
 
-    def pace(self, link: Link) -> None:
+    def pace(self, link: Held) -> None:
         """Let the agent wait, not for long, if somebody who reads along is full by now."""
         full = [each.client for each in self.attachments if each.live and each.client.paused]
         if full:
             link.hold("clients")
             self._tasks.spawn(self._wait_for(full, link), name=f"pace:{self._key.session}")
 
-    async def _wait_for(self, clients: list[Client], link: Link) -> None:
+    async def _wait_for(self, clients: list[Client], link: Held) -> None:
         try:
             async with asyncio.timeout(PATIENCE):
                 for client in clients:
