@@ -118,7 +118,7 @@ async def test_half_a_surrogate_pair_costs_nothing(server: ModelServer, dialect:
     """What is no text, in an answer, a call or a result, is mended, so that the session can be kept and gone on with."""
 
     class Odd(Box):
-        async def call(self, *_: object) -> ToolOutput:
+        async def call(self, turn: object, name: str, arguments: object) -> ToolOutput:
             return ToolOutput(HALF)
 
     calls = [("a", "read", {"path": HALF})]

@@ -154,8 +154,8 @@ def _ids(calls: list[str]) -> Iterable[str]:
 def _anthropic_blocks(message: Json) -> Iterable[str]:
     """Texts must not be blank, thoughts not the last, names of tools plain."""
     blocks = message["content"] if isinstance(message["content"], list) else [{"type": "text", "text": message["content"]}]
-    inner = [each for block in blocks if isinstance(block.get("content"), list) for each in block["content"]]
-    if any(block["type"] == "text" and not block["text"].strip() for block in [*blocks, *inner]):
+    contents: list[Any] = [block["content"] for block in blocks if isinstance(block.get("content"), list)]
+    if any(each["type"] == "text" and not each["text"].strip() for part in (blocks, *contents) for each in part):
         yield "a blank text"
     if not blocks or blocks[-1]["type"] == "thinking":
         yield "no content, or thoughts at its end"
