@@ -102,7 +102,7 @@ class NativeAgent(Agent):
 
     def _model_option(self, session: Session) -> Option:
         chosen = self._chosen(session)
-        choices = [Choice(each.id, each.id) for each in self._offers.all()]
+        choices = [Choice(each.id, each.id) for each in self._offers.offered()]
         if chosen is None:
             choices.append(Choice(NO_MODEL, "None", "No model is configured: acpd-agent --setup"))
         elif all(each.value != chosen.id for each in choices):
