@@ -102,7 +102,7 @@ class NativeAgent(Agent):
 
     def _model_option(self, session: Session) -> Option:
         chosen = self._chosen(session)
-        choices = [Choice(each.id, each.id) for each in self._offers.all()]
+        choices = [Choice(each.id, each.id) for each in self._offers.offered()]
         if chosen is None:
             choices.append(Choice(NO_MODEL, "None", "No model is configured: acpd-agent --setup"))
         elif all(each.value != chosen.id for each in choices):
@@ -194,6 +194,10 @@ class NativeAgent(Agent):
             ours = await instructions(turn.session, work.toolbox.mode_of(turn.session))
             return "\n\n".join(part for part in (ours, work.servers.instructions()) if part)
 
+        async def saving() -> None:
+            _save(turn.session, work, history)
+            await turn.session.channel.room()
+
         loop = Loop(
             turn,
             loaded,
@@ -203,7 +207,7 @@ class NativeAgent(Agent):
             thought=turn.session.choices.get("thought_level", self._settings.thinking),
             secrets=self._secrets,
             limits=Limits(requests=self._settings.max_requests),
-            saving=lambda: _save(turn.session, work, history),
+            saving=saving,
         )
         try:
             ended = await loop.run()

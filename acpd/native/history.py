@@ -32,6 +32,14 @@ WORTH = 500
 """Characters of a result that is worth leaving out."""
 LEFT_OUT = "[This result was left out, because the conversation became too long. Call the tool again if you need it.]"
 
+FILES = 16 * 1024 * 1024
+"""Bytes of images and other files of which a conversation keeps the newest. All of it is sent with each request, of which
+providers take 20 to 50 MB, and kept as one state.
+"""
+FILE_LEFT_OUT = (
+    "[A file or an image was left out here: this conversation has more of them than fit. Ask for it if you need it.]"
+)
+
 
 class MemoryUnreadable(AcpdError):
     """What was kept of a session cannot be read; it is left as it is."""
@@ -99,6 +107,7 @@ class History:
                 content = [*earlier, *content]
                 parts.pop()
         self.messages[self._begun :] = [ModelRequest(parts=[*parts, UserPromptPart(content=list(content))])]
+        self._leave_out_files()
 
     def forget(self) -> None:
         """Drop the newest prompt and everything after it (ACP: what was refused is not part of the next prompt)."""
@@ -124,6 +133,7 @@ class History:
         from pydantic_ai.messages import ModelRequest
 
         self.messages.append(ModelRequest(parts=[results.get(call.tool_call_id) or _interrupted(call, why) for call in calls]))
+        self._leave_out_files()
 
     def close(self) -> None:
         """Give every call at the end of the history a result."""
@@ -154,8 +164,41 @@ class History:
             gone += size
         return gone
 
+    def _leave_out_files(self) -> None:
+        """All but the newest FILES bytes."""
+        from dataclasses import replace
+
+        room = FILES
+        for at in range(len(self.messages) - 1, -1, -1):
+            before: Sequence[Any] = self.messages[at].parts
+            parts: list[Any] = []
+            for part in reversed(before):
+                kept, room = _slimmed(part, room)
+                parts.insert(0, kept)
+            if any(one is not other for one, other in zip(parts, before, strict=True)):
+                message: Any = self.messages[at]
+                self.messages[at] = replace(message, parts=parts)
+
     def spend(self, amount: float) -> None:
         self.cost = (self.cost or 0.0) + amount
+
+
+def _slimmed(part: Any, room: int) -> tuple[Any, int]:
+    """The part with as much of its files as there is room for, the last ones first; and the room that is left then."""
+    from dataclasses import replace
+
+    from pydantic_ai.messages import BinaryContent, FilePart, TextPart
+
+    content = getattr(part, "content", None)
+    items, gone = list(content) if isinstance(content, list) else [content], False
+    for at in range(len(items) - 1, -1, -1):
+        if isinstance(file := items[at], BinaryContent):
+            if len(file.data) > room:
+                items[at], gone = FILE_LEFT_OUT, True
+            room = 0 if gone else room - len(file.data)
+    if gone:
+        part = TextPart(FILE_LEFT_OUT) if isinstance(part, FilePart) else replace(part, content=items)
+    return part, room
 
 
 def _size(part: ToolReturnPart) -> int:

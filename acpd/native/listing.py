@@ -11,8 +11,6 @@ from acpd.native.models import Chosen, key_of
 
 PATIENCE = 5.0
 """Seconds."""
-MOST = 200
-"""Models; providers that resell have more, and nobody reads such a list."""
 LARGEST = 8 << 20
 """Bytes of an answer."""
 OWN_URLS = {
@@ -47,7 +45,7 @@ def listed(like: Chosen, env: Mapping[str, str]) -> tuple[Chosen, ...]:
     except (OSError, ValueError, TypeError, http.client.HTTPException):
         return ()
     talks = [name for name in names if not any(word in name.lower() for word in OTHER_USES)]
-    return tuple(Chosen(like.provider, name, like.base_url) for name in sorted(set(talks))[:MOST])
+    return tuple(Chosen(like.provider, name, like.base_url) for name in sorted(set(talks)))
 
 
 def _request(like: Chosen, key: str) -> tuple[str, dict[str, str]]:

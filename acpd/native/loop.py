@@ -51,7 +51,8 @@ THOUGHT_LEVELS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 class Loop:
     """A turn. `instructions` makes the system prompt of each request. `thought`: one of THOUGHT_LEVELS, "off", or "default" for
-    the model's own way. `secrets` are taken out of everything that is shown. `saving` is called where the history is complete.
+    the model's own way. `secrets` are taken out of everything that is shown. `saving` is called where the history is complete,
+    and may be cancelled.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Loop:
         thought: str = "default",
         secrets: Sequence[str] = (),
         limits: Limits = LIMITS,
-        saving: Callable[[], None] = lambda: None,
+        saving: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._turn = turn
         self._loaded = loaded
@@ -83,7 +84,7 @@ class Loop:
     async def run(self) -> Outcome:
         """The turn's outcome; its text is still to be said. The history is complete then, and also after CancelledError."""
         self._history.begin(content_of(self._turn.blocks))
-        self._saving()
+        await self._saved()
         try:
             ended = await self._until_done()
         except (ConnectionBroken, RequestError):
@@ -108,10 +109,16 @@ class Loop:
                 return too_long(chosen)
             if not response.tool_calls:
                 return Outcome("", stop="end_turn") if response.parts else empty(chosen)
-            self._saving()  # before a call may have effects: whoever is killed in it must not make it again
-            await self._call(response.tool_calls)
-            self._saving()
+            harmless = self._harmless()
+            if any(call.tool_name not in harmless for call in response.tool_calls):
+                await self._saved()  # whoever is killed in a call that has effects must not make it again
+            await self._call(response.tool_calls, harmless)
+            await self._saved()
         return too_many(self._limits)
+
+    async def _saved(self) -> None:
+        if self._saving is not None:
+            await self._saving()
 
     # -- a request
 
@@ -246,10 +253,12 @@ class Loop:
 
     # -- the calls of a response
 
-    async def _call(self, calls: Sequence[ToolCallPart]) -> None:
+    def _harmless(self) -> set[str]:
+        return {tool.name for tool in self._offered() if tool.harmless}
+
+    async def _call(self, calls: Sequence[ToolCallPart], harmless: set[str]) -> None:
         """Run them in order, neighbours that change nothing side by side; what has a result when it is cancelled keeps it."""
         results: dict[str, ToolReturnPart] = {}
-        harmless = {tool.name for tool in self._offered() if tool.harmless}
         try:
             for group in _groups(calls, harmless):
                 if len(group) == 1:

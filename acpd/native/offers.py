@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from acpd.native.settings import Settings
     from acpd.tasks import Tasks
 
+MOST = 200
+"""Models of a provider that are offered; those that resell have more, and nobody reads such a list."""
 NO_MODEL = "offline"
 """The value of the option `model` where there is none."""
 
@@ -41,28 +43,31 @@ class Offers:
         except AcpdError as error:
             self.trouble = error
 
-    def all(self) -> tuple[Chosen, ...]:
-        """What can be chosen: the usual one first, then each provider's that is known."""
+    def offered(self) -> tuple[Chosen, ...]:
+        """What can be chosen, with MOST of each provider at most: the usual one first, then each provider's that is known."""
+        return self._known(MOST)
+
+    def _known(self, most: int | None = None) -> tuple[Chosen, ...]:
         found = {} if self.usual is None else {self.usual.id: self.usual}
         for provider, known in PROVIDERS.items():
             if known.model and models.key_of(provider, self.env):
                 each = self._at_home(models.parse(provider, self.env))
                 found.setdefault(each.id, each)
         for listed in self._others.values():
-            for each in listed:
+            for each in listed[:most]:
                 found.setdefault(each.id, each)
         return tuple(found.values())
 
     def named(self, identifier: str) -> Chosen:
         """How the model of this id is reached. Raises ModelUnusable if that is no PROVIDER:NAME."""
-        for each in self.all():
+        for each in self._known():
             if each.id == identifier:
                 return each
         return self._at_home(models.parse(identifier, self.env))
 
     def has(self, identifier: str) -> bool:
         """Whether the model of this id can be chosen. Of a provider that has not said what it has, any."""
-        if any(each.id == identifier for each in self.all()):
+        if any(each.id == identifier for each in self._known()):
             return True
         try:
             chosen = self.named(identifier)

@@ -150,4 +150,4 @@ def test_a_session_cannot_take_a_key_elsewhere(env: dict[str, str], chosen: str)
     settings = Settings(model="openai:m", base_url=url, api_key_env="MINE")
     offers = Offers(settings, {**env, "MINE": "mine"}, Tasks(lambda _, error: None))
     assert url == offers.named(chosen).base_url
-    assert {url} == {each.base_url for each in offers.all()}
+    assert {url} == {each.base_url for each in offers.offered()}

@@ -266,6 +266,44 @@ async def test_a_call_that_the_model_could_not_write_is_told(server: ModelServer
     assert 3 == len(server.bodies)
 
 
+async def test_a_step_is_kept_once_and_before_what_has_effects(server: ModelServer) -> None:
+    """The history is kept with the prompt, after each step, and before calls that may have effects; each time it is sound."""
+    server.canned = [
+        answer("chat", "", [("a", "read", {}), ("b", "read", {})]),
+        answer("chat", "", [("c", "read", {}), ("d", "write", {})]),
+        answer("chat", "done"),
+    ]
+    history, kept = History(), list[int]()
+
+    async def saving() -> None:
+        kept.append(len(History.restored(history.dump()).messages))
+
+    await talk(Told("x"), await loaded("chat", server.url), history, saving=saving)
+    assert [1, 3, 5, 5] == kept
+
+
+@pytest.mark.parametrize("dialect", ["chat", pytest.param("anthropic", marks=pytest.mark.e2e)])
+async def test_only_the_newest_images_are_kept(server: ModelServer, dialect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more images than a request may have the older ones are left out, with a word in their place."""
+
+    class Shots(Box):
+        async def call(self, turn: object, name: str, arguments: object) -> ToolOutput:
+            images = [(letter * 30_000, "image/png") for letter in (b"b", b"c", b"d", b"e")]
+            return ToolOutput("shots", tuple(images))
+
+    monkeypatch.setattr("acpd.native.history.FILES", 120_000)
+    blocks = [{"type": "image", "data": base64.b64encode(b"a" * 300).decode(), "mimeType": "image/png"}]
+    server.canned = [answer(dialect, "", [("a", "read", {})]), answer(dialect, "seen")] * 2
+    history, model = History(), await loaded(dialect, server.url)
+    await talk(Told(blocks=blocks), model, history, Shots())
+    assert 1 == json.dumps(server.bodies[1]).count("was left out here")
+    await talk(Told(blocks=blocks), model, history, Shots())
+    sent = json.dumps(server.bodies[-1])
+    assert 6 == sent.count("was left out here")
+    assert 160_000 < len(sent) < 180_000
+    assert 160_000 < len(bytes(history.dump().messages)) < 180_000
+
+
 REFUSALS = {"chat": "content_filter", "responses": "content_filter", "anthropic": "refusal", "gemini": "SAFETY"}
 LENGTHS = {"chat": "length", "responses": "max_output_tokens", "anthropic": "max_tokens", "gemini": "MAX_TOKENS"}
 

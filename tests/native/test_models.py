@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +13,9 @@ import pytest
 
 from acpd.native import models
 from acpd.native.models import Chosen, ModelUnusable, choose, find_ollama, load, ollama_at, parse
+from acpd.native.offers import MOST, Offers
+from acpd.native.settings import Settings
+from acpd.tasks import Tasks
 
 KEY = "sk-12345678"
 
@@ -136,6 +140,32 @@ async def test_a_provider_that_is_not_there_says_what_is_missing(name: str) -> N
     provider, _, model = name.partition(":")
     with pytest.raises(ModelUnusable, match=r"nonsense|not installed"):
         await asyncio.to_thread(load, Chosen(provider, model), {"GROQ_API_KEY": KEY})
+
+
+async def test_a_model_that_is_not_offered_can_be_chosen() -> None:
+    """Of a provider with very many models some are offered; what it has is accepted all the same, and nothing else."""
+
+    class Seller(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  http.server's name
+            """Say nothing."""
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"data": [{"id": f"m{number:04}"} for number in range(1000)]}).encode())
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Seller)
+    Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    environ = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"http://127.0.0.1:{server.server_port}/v1", "ACPD_HOME": "/nowhere"}
+    offers = await asyncio.to_thread(Offers, Settings(model="openai:m0000"), environ, Tasks(lambda _, error: None))
+    assert offers.usual is not None
+    assert await offers.look(offers.usual)
+    assert MOST == sum(each.name.startswith("m0") for each in offers.offered())
+    assert "openai:m0999" not in [each.id for each in offers.offered()]
+    assert offers.has("openai:m0999")
+    assert not offers.has("openai:m1000")
+    server.shutdown()
+    server.server_close()
 
 
 async def test_another_provider_is_asked_at_its_own_address_or_not_at_all() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from acpd.native.history import History
@@ -116,11 +116,25 @@ class Box(Toolbox):
 
 
 async def talk(
-    told: Told, model: Loaded, history: History, box: Box | None = None, limits: Limits = QUICK, thought: str = "default"
+    told: Told,
+    model: Loaded,
+    history: History,
+    box: Box | None = None,
+    limits: Limits = QUICK,
+    thought: str = "default",
+    saving: Callable[[], Awaitable[None]] | None = None,
 ) -> Outcome:
     """One turn, with its last words."""
     loop = Loop(
-        cast("Turn", told), model, history, box or Box(), instructions=_be_good, thought=thought, secrets=[KEY], limits=limits
+        cast("Turn", told),
+        model,
+        history,
+        box or Box(),
+        instructions=_be_good,
+        thought=thought,
+        secrets=[KEY],
+        limits=limits,
+        saving=saving,
     )
     return await loop.run()
 
