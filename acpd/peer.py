@@ -277,8 +277,8 @@ class Peer(asyncio.Protocol):
         """A later answer to this call is dropped; its `then` is not called."""
         self._rpc.forget(identifier)
 
-    async def ask(self, method: str, params: bytes) -> bytes:
-        """The raw result of a request. Raises the peer's RequestError. Cancelling it drops the answer."""
+    async def ask(self, method: str, params: bytes, *, withdraw: bool = False) -> bytes:
+        """The raw result. Raises the peer's RequestError. Cancelling it drops the answer; `withdraw`: and tells the peer."""
         future: asyncio.Future[bytes] = self._loop.create_future()
 
         def then(result: bytes | None, error: RequestError | None) -> None:
@@ -292,6 +292,10 @@ class Peer(asyncio.Protocol):
         identifier = self.call(method, params, then)
         try:
             return await future
+        except asyncio.CancelledError:
+            if withdraw and identifier and not self.closed:
+                self.notify("$/cancel_request", b'{"requestId":%b}' % identifier)
+            raise
         finally:
             self._rpc.forget(identifier)
 

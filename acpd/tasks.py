@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -52,3 +53,10 @@ class Tasks:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, object]) -> None:
+    """Do it, or as much of it as there is time for."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await work

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from acpd.errors import RequestError
 from acpd.peer import Peer
 from acpd.tasks import Tasks
 from acpd.wire.envelope import mend_surrogates
@@ -196,22 +195,4 @@ class Channel:
     async def ask(self, method: str, params: Mapping[str, object]) -> bytes:
         """The raw result. Raises the client's RequestError. Cancelling it withdraws the question; a late answer is dropped."""
         await self.shown()  # what it is about
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-        def then(result: bytes | None, error: RequestError | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result or b"null")
-
-        identifier = self.peer.call(method, encode({"sessionId": self.id, **params}), then)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if identifier and not self.peer.closed:
-                self.peer.notify("$/cancel_request", b'{"requestId":%b}' % identifier)
-            raise
-        finally:
-            self.peer.forget(identifier)
+        return await self.peer.ask(method, encode({"sessionId": self.id, **params}), withdraw=True)

@@ -15,7 +15,7 @@ from acpd.api.channel import encode
 from acpd.api.session import Session
 from acpd.api.turn import Turn
 from acpd.errors import AcpdError, ConnectionBroken
-from acpd.tasks import Tasks
+from acpd.tasks import Tasks, within
 
 STOPS = frozenset({"end_turn", "max_tokens", "max_turn_requests", "refusal"})
 CANCELLED = b'{"stopReason":"cancelled"}'
@@ -110,9 +110,9 @@ class Conversation:
         A prompt behind a load that came meanwhile waits for this, and not this for it.
         """
         if prompt is not None:
-            await _within(patience, prompt.answered.wait())
+            await within(patience, prompt.answered.wait())
         await self._close()
-        await _within(LEAVE, self.session.tasks.cancel())
+        await within(LEAVE, self.session.tasks.cancel())
 
     async def _close(self) -> None:
         if self._opened:
@@ -166,11 +166,3 @@ class Prompt:
     async def _by(self, agent: Agent) -> object:
         await self.conversation.ready()
         return await agent.prompt(self.turn)
-
-
-async def _within(seconds: float, work: Coroutine[Any, Any, object]) -> None:
-    """Wait for it, and give it up when the time is over."""
-    try:
-        await asyncio.wait_for(work, seconds)
-    except TimeoutError:
-        return

@@ -81,13 +81,12 @@ class Client(Struct, frozen=True):
     terminal: bool = False
     form: bool = False
     notices: bool = False
-    booleans: bool = False
     login: bool = False
     """It can run an agent's terminal login."""
 
 
 class StdioServer(Struct, frozen=True):
-    """An MCP server that is a program. `env` comes on top of the agent's own environment. Its repr shows no secret."""
+    """An MCP server that is a program. `env`: what it is to find in its environment. Its repr shows no secret."""
 
     name: str
     command: str
@@ -154,13 +153,8 @@ class _Files(Struct, frozen=True, gc=False):
     writeTextFile: bool = False
 
 
-class _Boolean(Struct, gc=False):
-    boolean: Raw | UnsetType = UNSET
-
-
 class _Session(Struct, gc=False):
     notices: Raw | UnsetType = UNSET
-    configOptions: _Boolean | None = None
 
 
 class _Elicitation(Struct, gc=False):
@@ -192,7 +186,6 @@ def client(raw: Raw | UnsetType) -> Client:
         terminal=said.terminal,
         form=_can((said.elicitation or _Elicitation()).form),
         notices=_can(session.notices),
-        booleans=_can((session.configOptions or _Boolean()).boolean),
         login=said.auth.terminal,
     )
 

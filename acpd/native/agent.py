@@ -20,8 +20,9 @@ from acpd.native.history import STATE, History, Memory
 from acpd.native.models import Chosen, ModelUnusable, keys_in
 from acpd.native.offers import NO_MODEL, Offers
 from acpd.native.outcomes import Limits, Outcome
-from acpd.native.words import SETUP_METHOD, VERSION
+from acpd.native.words import SETUP_METHOD
 from acpd.tasks import Tasks
+from acpd.version import __version__
 
 if TYPE_CHECKING:
     from acpd.api.turn import Turn
@@ -67,7 +68,7 @@ class NativeAgent(Agent):
 
     name = "acpd-agent"
     title = "acpd-agent"
-    version = VERSION
+    version = __version__
     mcp = True
     auth_methods = (SETUP_METHOD,)
 

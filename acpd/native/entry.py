@@ -13,9 +13,9 @@ def main() -> int:
         sys.stdout.write(HELP)
         return 0
     if "--version" in words:
-        from acpd.native.words import VERSION
+        from acpd.version import __version__
 
-        sys.stdout.write(f"acpd-agent {VERSION}\n")
+        sys.stdout.write(f"acpd-agent {__version__}\n")
         return 0
     if words == ["--offline"]:
         from acpd.native.offline import serve

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from acpd.api.agent import Agent
 from acpd.api.shapes import Choice, Command, Option
-from acpd.native.words import SETUP_METHOD, VERSION
+from acpd.native.words import SETUP_METHOD
+from acpd.version import __version__
 
 if TYPE_CHECKING:
     from acpd.api.session import Session
@@ -25,7 +26,7 @@ class Offline(Agent):
 
     name = "acpd-agent"
     title = "acpd's offline agent"
-    version = VERSION
+    version = __version__
     audio = True
     auth_methods = (SETUP_METHOD,)
     commands = (

@@ -19,17 +19,17 @@ part only, and with every key that the environment has taken out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from acpd.config import HIDDEN
 from acpd.errors import AUTH_REQUIRED, INTERNAL_ERROR
 
 if TYPE_CHECKING:
+    from acpd.api.shapes import Stop
     from acpd.native.models import Chosen
 
-Stop = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal"]
 QUOTE = 300
 """Characters of a provider's own words that are shown."""
-HIDDEN = "***"
 
 
 class Limits(NamedTuple):

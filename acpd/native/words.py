@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-VERSION = "0.1.0"
 VERBS = {
     "say TEXT": "answer with this text",
     "think [TEXT]": "a thought, then an answer",

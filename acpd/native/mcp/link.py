@@ -24,7 +24,7 @@ from pydantic import FileUrl, ValidationError
 from acpd.native.mcp import web
 from acpd.native.mcp.failed import ENDED, ServerFailed
 from acpd.native.mcp.pipe import Messages, talking
-from acpd.native.mcp.server import within
+from acpd.tasks import within
 from acpd.version import __version__
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ that runs on HTTP and was not there at first is looked for in the same way. Each
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from acpd.native.mcp.child import Child, Started, spawn
 from acpd.native.mcp.failed import ENDED, ServerFailed
 from acpd.native.toolbox import ToolFailed
+from acpd.tasks import within
 
 if TYPE_CHECKING:
     import mcp_types as types
@@ -33,13 +33,6 @@ STEADY = 30.0
 """Seconds after which a server that was connected counts as a working one again."""
 LOOK_AGAIN = 60.0
 """Seconds between looks for a server on HTTP that is not there, while the session is used."""
-
-
-async def within(timeout: float, work: Coroutine[Any, Any, object]) -> None:
-    """Do it, or as much of it as there is time for."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout):
-            await work
 
 
 class Server:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from acpd.native.mcp.failed import ServerFailed
 from acpd.native.mcp.names import Names, labels
 from acpd.native.mcp.reading import PROMPTS, RESOURCES, ReadPrompts, ReadResources
-from acpd.native.mcp.server import Server, within
+from acpd.native.mcp.server import Server
 from acpd.native.mcp.spec import Spec
 from acpd.native.mcp.tools import McpTool
-from acpd.tasks import Tasks
+from acpd.tasks import Tasks, within
 
 if TYPE_CHECKING:
     from acpd.api.session import Session
