@@ -76,6 +76,8 @@ class Loop:
         self._limits = limits
         self._saving = saving
         self._heard = False
+        self._worked = False
+        """Whether a request of this turn was answered."""
         self.said = False
         """Whether there is any text of the model in this turn."""
 
@@ -88,7 +90,7 @@ class Loop:
         except (ConnectionBroken, RequestError):
             raise
         except Exception as error:  # noqa: BLE001  the SDKs raise what they like; a turn ends, whatever it was
-            ended = outcome(error, self._loaded.chosen, self._secrets, begun=self._heard)
+            ended = outcome(error, self._loaded.chosen, self._secrets, begun=self._heard, worked=self._worked)
             if not is_known(error):
                 sys.stderr.write(without("".join(traceback.format_exception(error)), self._secrets))
         finally:
@@ -101,6 +103,7 @@ class Loop:
         chosen = self._loaded.chosen
         for _ in range(self._limits.requests):
             response = await self._request()
+            self._worked = True
             if response.finish_reason == "content_filter":
                 return refused(chosen, str((response.provider_details or {}).get("refusal") or ""))
             if response.finish_reason == "length":
