@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from acpd.api.channel import Channel, encode
+from acpd.api.channel import Channel, encode, encode_exactly
 from acpd.errors import METHOD_NOT_FOUND, RequestError, StateUnreadable
 
 T = TypeVar("T")
@@ -62,10 +62,13 @@ class State:
             raise StateUnreadable("read", f"state {name!r} of session {self._channel.id}", cause=str(error)) from None
 
     def put(self, name: str, value: object) -> None:
-        """Keep this value, whole, from now on. It is on its way when this returns; `saved` waits for it."""
+        """Keep this value, whole, from now on. It is on its way when this returns; `saved` waits for it.
+
+        Raises TypeError, ValueError for what JSON has not, such as an object, inf or a key that is no text; nothing is kept then.
+        """
         if not name or name.startswith("acpd."):
             raise ValueError(f"a state may not be called {name!r}: names that begin with acpd. are acpd's own")
-        text = encode(value)
+        text = encode_exactly(value, f"state {name!r}")
         self._values[name] = text
         if self._keeper.keeps is not False:
             self._send(name, text)

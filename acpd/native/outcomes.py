@@ -6,7 +6,7 @@
 | the answer reached the limit of tokens | `max_tokens` |
 | the conversation is too long for the model | again without older tool results; else `max_tokens`, it forgets the prompt |
 | the turn's limit of requests | `max_turn_requests` |
-| the key is wrong or not allowed (401, 403) | error -32000 (authentication required); a prompt that was not answered yet is forgotten |
+| the key is wrong or not allowed (401, 403) | error -32000 (authentication required); a prompt without any answer is forgotten |
 | no such model (404) | error -32603; as above |
 | the request is too large (413) | as a conversation that is too long |
 | the request is rejected (any other 4xx, but for those of `_NOT_THE_REQUEST`) | error -32603; the model forgets the prompt |
@@ -143,7 +143,7 @@ def _cause(error: Exception) -> _Cause:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     cause = next((cause for cause in _CAUSES if cause.kind in kinds), _UNKNOWN)
     status = getattr(error, "status_code", None) or 0
-    if cause.kind in {"ModelAPIError", "ModelRequestRejectedError"} and 400 <= status < 500:  # noqa: PLR2004  4xx
+    if cause.kind in {"ModelAPIError", "ModelRequestRejectedError"} and 400 <= status < 500:
         if status == _TOO_LARGE:
             return _of_kind("ModelContextWindowExceededError")
         return _of_kind("ModelAPIError" if status in _NOT_THE_REQUEST else "ModelRequestRejectedError")
