@@ -64,7 +64,7 @@ class State:
     def put(self, name: str, value: object) -> None:
         """Keep this value, whole, from now on. It is on its way when this returns; `saved` waits for it.
 
-        Raises TypeError, ValueError for what JSON has not, such as an object, inf or a key that is no text; nothing is kept then.
+        Raises TypeError, ValueError for what JSON has not, as an object, inf, a key that is no text; nothing is kept then.
         """
         if not name or name.startswith("acpd."):
             raise ValueError(f"a state may not be called {name!r}: names that begin with acpd. are acpd's own")

@@ -48,7 +48,7 @@ def _configured(words: list[str]) -> int:
         return _left(serve_offline())
     from acpd.native.agent import serve
 
-    return _left(serve(settings, os.environ))
+    return _left(serve(settings, os.environ, lambda: load(words, os.environ)))
 
 
 def _left(code: int) -> "NoReturn":

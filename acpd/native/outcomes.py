@@ -6,7 +6,7 @@
 | the answer reached the limit of tokens | `max_tokens` |
 | the conversation is too long for the model | again without older tool results; else `max_tokens`, it forgets the prompt |
 | the turn's limit of requests | `max_turn_requests` |
-| the key is wrong or not allowed (401, 403) | error -32000 (authentication required); a prompt without any answer is forgotten |
+| the key is wrong or not allowed (401, 403) | error -32000 (log in); the prompt is forgotten if it has no answer |
 | no such model (404) | error -32603; as above |
 | the request is too large (413) | as a conversation that is too long |
 | the request is rejected (any other 4xx, but for those of `_NOT_THE_REQUEST`) | error -32603; the model forgets the prompt |
@@ -53,12 +53,15 @@ class StreamCut(Exception):
 
 
 class Outcome(NamedTuple):
-    """`stop` None: the prompt is answered with the error `code`. `forget`: the model shall not see this prompt again."""
+    """`stop` None: the prompt is answered with the error `code`. `forget`: the model shall not see this prompt again.
+    `mend`: the key or the model's name is wrong.
+    """
 
     text: str
     stop: Stop | None = None
     code: int = INTERNAL_ERROR
     forget: bool = False
+    mend: bool = False
 
 
 class _Cause(NamedTuple):
@@ -199,7 +202,7 @@ def outcome(
         )
     kept = begun or worked
     text = _filled(text, error, chosen, secrets, then=_GO_ON if kept else _SEND_AGAIN)
-    return Outcome(text, cause.stop, cause.code, cause.forget or (cause.again and not kept))
+    return Outcome(text, cause.stop, cause.code, cause.forget or (cause.again and not kept), cause.again)
 
 
 def _filled(text: str, error: Exception, chosen: Chosen, secrets: Sequence[str], then: str = "") -> str:

@@ -11,6 +11,7 @@ import msgspec
 from acpd import configfile, ownagent
 from acpd.config import Flags, Paths, file_to_read, variable
 from acpd.errors import ConfigError
+from acpd.native import keys
 
 FLAGS = {
     "--model": "model",
@@ -57,6 +58,19 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
             f"{ownagent.SECTION}.base_url needs {ownagent.SECTION}.model beside it", hint='model = "PROVIDER:MODEL"'
         )
     return Settings(**msgspec.structs.asdict(native), offline="--offline" in said, file=file or paths.config_file)
+
+
+def stamp(settings: Settings, environ: Mapping[str, str]) -> tuple[object, ...]:
+    """Something else once acpd.toml or the file of keys is another one: two calls of stat."""
+    found: list[object] = []
+    for file in (settings.file, keys.path(environ)):
+        try:
+            about = os.stat(file)
+        except OSError:
+            found.append(None)
+        else:
+            found.append((about.st_mtime_ns, about.st_size, about.st_ino, about.st_mode))
+    return tuple(found)
 
 
 def arguments(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
