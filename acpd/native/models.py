@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from acpd.errors import AUTH_REQUIRED, INTERNAL_ERROR, AcpdError
+from acpd.ownagent import OTHER_NAMES
 
 if TYPE_CHECKING:
     import httpx2
@@ -64,7 +65,7 @@ PROVIDERS: dict[str, Provider] = {
     "openai-responses": Provider("OpenAI (responses)", ("OPENAI_API_KEY",), ("OPENAI_BASE_URL",)),
 }
 """In the order in which their keys are looked for. The last two say which of OpenAI's two interfaces a server has."""
-OTHER_NAMES = {"gemini": "google", "google-gla": "google", "alibaba": "dashscope", "qwen": "dashscope"}
+_OWN_HOSTS = {"openai": ".openai.com", "anthropic": ".anthropic.com", "google": ".googleapis.com", "dashscope": ".aliyuncs.com"}
 NEEDS_FINISH_REASON = {"openai_chat_streaming_requires_finish_reason": True}
 """Without it a chat stream that breaks off looks like one that is complete."""
 
@@ -83,7 +84,15 @@ class Chosen(Struct, frozen=True):
 
     @property
     def title(self) -> str:
+        """Who is talked to: the provider, or the host of another address than its own."""
         known = PROVIDERS.get(self.provider)
+        if self.base_url and self.provider != "ollama":
+            from urllib.parse import urlsplit
+
+            where = urlsplit(self.base_url)
+            own = (where.hostname or "").endswith(_OWN_HOSTS.get(self.provider.partition("-")[0], " "))
+            if where.hostname and not own:
+                return where.netloc.rpartition("@")[2]
         return known.title if known is not None else self.provider
 
 
@@ -112,6 +121,8 @@ def parse(model: str, env: Mapping[str, str], base_url: str = "") -> Chosen:
             f"{model!r} names no model: it must be PROVIDER:NAME, such as openai:{PROVIDERS['openai'].model}",
             hint=f"providers: {', '.join(PROVIDERS)}",
         )
+    if known is None:
+        raise ModelUnusable(f"there is no provider {provider!r}", hint=f"providers: {', '.join(PROVIDERS)}")
     return Chosen(provider, name, base_url or _url_of(provider, env))
 
 
@@ -236,9 +247,7 @@ def load(chosen: Chosen, env: Mapping[str, str]) -> Loaded:
 def _made(chosen: Chosen, key: str) -> Model:
     known = PROVIDERS.get(chosen.provider)
     if known is None:
-        from pydantic_ai.models import infer_model
-
-        return infer_model(chosen.id)
+        raise ModelUnusable(f"there is no provider {chosen.provider!r}", hint=f"providers: {', '.join(PROVIDERS)}")
     if not key and not chosen.base_url:
         raise ModelUnusable(
             f"there is no key for {known.title}: {known.keys[0]} is not set",

@@ -23,6 +23,8 @@ FLAGS = {
 """The arguments that stand for a key of `[agents.native]`."""
 SWITCHES = ("--offline", "--setup", "--key-stdin", "--untested")
 """The arguments without a value; the last two are the setup's own."""
+REPLACED = ("model", "base_url", "api_key_env")
+"""The keys that the setup writes anew: what was wrong in them does not keep it from doing so."""
 HELP_HINT = "acpd-agent --help shows what there is"
 
 
@@ -44,7 +46,7 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     told = ownagent.Told({})
     if file and _speaks_of_us(file):
         table, source = configfile.parse(file)
-        _add_file(told, table, source)
+        _add_file(told, table, source, REPLACED if "--setup" in said else ())
     for name in ownagent.WANTED:
         word = variable(f"{ownagent.SECTION}.{name}")
         if value := environ.get(word):
@@ -97,11 +99,11 @@ def _speaks_of_us(file: str) -> bool:
         raise ConfigError(f"cannot read {file}: {os.strerror(error.errno or 0)}") from None
 
 
-def _add_file(told: ownagent.Told, table: Mapping[str, Any], source: configfile.Source) -> None:
-    """Only our own table: what else is wrong in the file is acpd's to say."""
+def _add_file(told: ownagent.Told, table: Mapping[str, Any], source: configfile.Source, but: Sequence[str]) -> None:
+    """Only our own table, but for these keys: what else is wrong in the file is acpd's to say."""
     agents = table.get("agents")
     members = agents.get(ownagent.NATIVE) if isinstance(agents, dict) else None
     if isinstance(members, dict):
-        told.add_table(source, members)
+        told.add_table(source, {name: value for name, value in members.items() if name not in but})
     elif members is not None:
         raise ConfigError(f"{source.at('agents', ownagent.NATIVE)}: {ownagent.SECTION} must be a table")

@@ -10,8 +10,9 @@ from threading import Thread
 
 import pytest
 
+from acpd import ownagent
 from acpd.native import models
-from acpd.native.models import Chosen, ModelUnusable, choose, find_ollama, load, ollama_at, parse
+from acpd.native.models import PROVIDERS, Chosen, ModelUnusable, choose, find_ollama, load, ollama_at, parse
 
 KEY = "sk-12345678"
 
@@ -132,10 +133,33 @@ async def test_a_model_without_its_key_says_which_variable(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", ["nonsense:x", "groq:llama"])
 async def test_a_provider_that_is_not_there_says_what_is_missing(name: str) -> None:
-    """An unknown provider and one whose SDK is not installed are errors in words."""
+    """An unknown provider is an error that lists those that there are, also one that the model library knows."""
     provider, _, model = name.partition(":")
-    with pytest.raises(ModelUnusable, match=r"nonsense|not installed"):
+    with pytest.raises(ModelUnusable, match=r"no provider .*providers: openai"):
         await asyncio.to_thread(load, Chosen(provider, model), {"GROQ_API_KEY": KEY})
+    with pytest.raises(ModelUnusable, match="no provider"):
+        parse(name, {})
+
+
+def test_the_configuration_knows_the_same_providers() -> None:
+    """What acpd.toml may name is what there is."""
+    assert ownagent.PROVIDERS == tuple(PROVIDERS)
+    assert set(ownagent.OTHER_NAMES.values()) <= set(PROVIDERS)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "title"),
+    [
+        (Chosen("openai", "m"), "OpenAI"),
+        (Chosen("openai", "m", "https://api.openai.com/v1"), "OpenAI"),
+        (Chosen("openai", "m", "http://127.0.0.1:8080/v1"), "127.0.0.1:8080"),
+        (Chosen("openai-responses", "m", "https://me:pw@models.example/v1"), "models.example"),
+        (Chosen("ollama", "m", "http://127.0.0.1:11434/v1"), "Ollama"),
+    ],
+)
+def test_who_is_blamed(chosen: Chosen, title: str) -> None:
+    """Texts name the provider only where it is asked; a server of one's own goes by its host, without a password."""
+    assert title == chosen.title
 
 
 @pytest.mark.e2e
