@@ -245,6 +245,8 @@ class Loop:
             return
         with contextlib.suppress(LookupError, ValueError, AssertionError):
             self._history.spend(float(response.cost().total_price))
+        if not self._loaded.window:
+            return  # usage_update needs the size of the context, and a made-up one would be shown as the truth
         cost = None if self._history.cost is None else (self._history.cost, "USD")
         self._turn.session.used(usage.input_tokens + usage.output_tokens, self._loaded.window, cost)
 

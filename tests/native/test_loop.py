@@ -34,12 +34,14 @@ def dialect(request: pytest.FixtureRequest) -> str:
 
 
 async def test_a_turn_streams_text_and_ends(server: ModelServer, dialect: str) -> None:
-    """What a model says is passed on as it comes, and its end ends the turn."""
+    """What a model says is passed on as it comes, and its end ends the turn. Usage is told where the context is known."""
     told = Told("[[say one two three]]")
-    ended = await talk(told, await loaded(dialect, server.url), History())
+    model = await loaded(dialect, server.url)
+    ended = await talk(told, model, History())
     assert ("end_turn", "") == (ended.stop, ended.text)
     assert "one two three" == told.texts()
-    assert 18 == next(value for kind, value in told.heard if kind == "used")[0]
+    assert (dialect != "chat") == (model.window > 0)
+    assert ([(18, model.window)] if model.window else []) == [value[:2] for kind, value in told.heard if kind == "used"]
 
 
 async def test_a_tool_call_is_run_and_its_result_is_given_back(server: ModelServer, dialect: str) -> None:
