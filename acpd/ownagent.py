@@ -34,6 +34,19 @@ WANTED = {
     "max_requests": "a whole number from 1 to 10000",
     "mcp_timeout": "seconds, more than 0 and at most 86400",
 }
+PROVIDERS = (
+    "openai",
+    "anthropic",
+    "google",
+    "openrouter",
+    "deepseek",
+    "dashscope",
+    "ollama",
+    "openai-chat",
+    "openai-responses",
+)
+"""Whose models there are, as acpd.native.models knows them."""
+OTHER_NAMES = {"gemini": "google", "google-gla": "google", "alibaba": "dashscope", "qwen": "dashscope"}
 _UNSHOWN = {"base_url", "api_key_env"}
 """Where somebody may have written a key."""
 KEYS = tuple(f"{SECTION}.{name}" for name in WANTED)
@@ -55,6 +68,8 @@ class Told:
         """One key of WANTED; `at` is where an error points. Raises ConfigError."""
         where, shown = f"{at}: {SECTION}.{name}", name not in _UNSHOWN
         value = converted(Native, name, value, where, WANTED[name], strict=strict, shown=shown)
+        if name == "model" and isinstance(value, str) and value:
+            _check_provider(value.partition(":")[0], where)
         self._values = {**(self._values or {}), name: value}
         self._sources[f"{SECTION}.{name}"] = source
 
@@ -67,3 +82,10 @@ class Told:
                 own = "this is acpd's own agent; give yours another name" if name in {"command", "env", "cwd"} else ""
                 raise ConfigError(f"{at}: there is no {name} in [{SECTION}]", hint=own or meant(name, [*WANTED]))
             self.put(name, value, source.path, at, strict=True)
+
+
+def _check_provider(provider: str, where: str) -> None:
+    if provider not in PROVIDERS and provider not in OTHER_NAMES:
+        raise ConfigError(
+            f"{where} names a provider {provider!r}, which there is not", hint=f"providers: {', '.join(PROVIDERS)}"
+        )

@@ -149,6 +149,7 @@ def test_relative_folders_are_relative_to_the_file(paths: Paths) -> None:
         ('[agents]\ndefault = "x"\n', "agents.default: there is no agent named 'x'"),
         ("[agents.default]\n", "line 1: agents.default must be the name of an agent"),
         ('[agents.native]\nmodel = "gpt-5"\n', "line 2: agents.native.model is 'gpt-5', must be PROVIDER:MODEL"),
+        ('[agents.native]\nmodel = "foo:bar"\n', "line 2: agents.native.model names a provider 'foo', which there is not"),
         ('[agents.native]\nmodels = "x:y"\n', "line 2: there is no models in [agents.native] (did you mean model?)"),
         ('[agents.native]\ncommand = ["x"]\n', "line 2: there is no command in [agents.native] (this is acpd's own agent"),
         ('[agents.native]\nmode = "yolo"\n', """line 2: agents.native.mode is 'yolo', must be "ask", "code" or "plan\""""),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from acpd.peer import Peer
 from acpd.tasks import Tasks
@@ -34,6 +36,37 @@ def encode(value: object) -> bytes:
         import json  # only for text that is none
 
         return mend_surrogates(json.dumps(msgspec.to_builtins(value, enc_hook=str)).encode())
+
+
+def encode_exactly(value: object, what: str) -> bytes:
+    """JSON text of what JSON has (a Struct, a Raw and what msgspec writes by itself included).
+
+    Raises TypeError, ValueError, which name `what` and the value: any other object, a number that is not finite, a key that
+    is no text. `encode` would write something else for them.
+    """
+    _look(value, what)
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return encode(value)
+    except TypeError as error:
+        raise TypeError(f"{what} holds what JSON has not: {error}") from None
+
+
+def _look(value: object, what: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{what} holds {value!r}, which JSON has not")
+    if isinstance(value, Mapping):
+        for name, member in value.items():
+            if not isinstance(name, str):
+                raise TypeError(f"{what} holds the key {name!r}: in JSON keys are texts")
+            _look(member, what)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for member in value:
+            _look(member, what)
+    elif isinstance(value, Struct):
+        for name in value.__struct_fields__:
+            _look(getattr(value, name), what)
 
 
 class History:

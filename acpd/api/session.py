@@ -76,10 +76,13 @@ class Session:
         self.channel.send({"sessionUpdate": "session_info_update", "title": title})
 
     def used(self, used: int, size: int, cost: tuple[float, str] | None = None) -> None:
-        """Tokens in the context, and how many it may have; `cost`: of the whole session, with its currency (ISO 4217)."""
+        """Tokens in the context, and how many it may have; `cost`: of the whole session, (amount, currency of ISO 4217).
+
+        Raises TypeError for a cost that is no such pair, a number alone for example: ACP wants the currency too.
+        """
         said: dict[str, object] = {"sessionUpdate": "usage_update", "used": used, "size": size}
         if cost is not None:
-            said["cost"] = {"amount": cost[0], "currency": cost[1]}
+            said["cost"] = _cost(cost)
         self.channel.send(said)
 
     def changed(self) -> None:
@@ -131,3 +134,10 @@ class Session:
             self.choices = self.state.get(CHOICES, dict[str, str]) or {}
         except StateUnreadable:
             self.choices = {}  # the options are as in a new session; what is there is left alone until one is chosen
+
+
+def _cost(cost: object) -> dict[str, object]:
+    match cost:
+        case (int() | float() as amount, str(currency)) if currency:
+            return {"amount": amount, "currency": currency}
+    raise TypeError(f'a cost is (amount, currency), such as (0.12, "USD"), not {cost!r}')

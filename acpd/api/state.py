@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from acpd.api.channel import Channel, encode
+from acpd.api.channel import Channel, encode, encode_exactly
 from acpd.errors import METHOD_NOT_FOUND, RequestError, StateTooBig, StateUnreadable
 
 T = TypeVar("T")
@@ -72,11 +72,14 @@ class State:
     def put(self, name: str, value: object) -> None:
         """Keep this value, whole, from now on. It is on its way when this returns; `saved` waits for it.
 
-        Raises StateTooBig when all values of the session would have more than LIMIT bytes; the earlier value stays.
+        Raises TypeError, ValueError for what JSON has not (an object, inf, a key that is no text); StateTooBig when all values
+        of the session would have more than LIMIT bytes. The earlier value then stays.
         """
         if not name or name.startswith("acpd."):
-            raise ValueError(f"a state may not be called {name!r}: names that begin with acpd. are acpd's own")
-        text = encode(value)
+            raise ValueError(
+                f"a state may not be called {name!r}: it needs a name, and those that begin with acpd. are acpd's own"
+            )
+        text = encode_exactly(value, f"state {name!r}")
         before = len(self._values.get(name, b""))
         size = sum(map(len, self._values.values())) - before + len(text)
         if size > LIMIT and len(text) > max(before, SMALL):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from acpd.api.agent import Agent
@@ -20,6 +20,7 @@ from acpd.native.history import STATE, History, Memory
 from acpd.native.models import Chosen, ModelUnusable, keys_in
 from acpd.native.offers import NO_MODEL, Offers
 from acpd.native.outcomes import Limits, Outcome
+from acpd.native.settings import stamp
 from acpd.native.words import SETUP_METHOD
 from acpd.tasks import Tasks
 from acpd.version import __version__
@@ -64,7 +65,9 @@ class _Work:
 
 
 class NativeAgent(Agent):
-    """`environ`: with the keys of the providers, as far as they are not in the file of keys."""
+    """`environ`: with the keys of the providers, as far as they are not in the file of keys. `again` reads the settings anew,
+    for a setup that mends what a prompt has failed for while the agent runs.
+    """
 
     name = "acpd-agent"
     title = "acpd-agent"
@@ -72,8 +75,13 @@ class NativeAgent(Agent):
     mcp = True
     auth_methods = (SETUP_METHOD,)
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+    def __init__(self, settings: Settings, environ: Mapping[str, str], again: Callable[[], Settings] | None = None) -> None:
         self._settings = settings
+        self._environ = environ
+        self._again = again
+        self._stamp = stamp(settings, environ)
+        self._to_mend = False
+        """A prompt has found no model, or a wrong key or name, since the settings were read."""
         self._tasks = Tasks(_report)
         self._offers = Offers(settings, environ, self._tasks)
         self._secrets = keys_in(self._offers.env)
@@ -89,6 +97,20 @@ class NativeAgent(Agent):
         if self._offers.usual is not None:
             with contextlib.suppress(AcpdError):  # the first prompt says it
                 await self._offers.loaded(self._offers.usual)
+
+    def _read_again(self) -> None:
+        """Settings and keys, if a prompt has failed for them and their files have changed since. Raises ConfigError."""
+        if not self._to_mend or self._again is None:
+            return
+        now = stamp(self._settings, self._environ)
+        if now == self._stamp:
+            return
+        self._settings = self._again()
+        self._stamp, self._to_mend = now, False
+        self._offers = Offers(self._settings, self._environ, self._tasks)
+        self._secrets = tuple({*self._secrets, *keys_in(self._offers.env)})
+        for work in self._work.values():
+            work.session.changed()
 
     # -- options
 
@@ -147,6 +169,8 @@ class NativeAgent(Agent):
 
     async def _load(self, session: Session) -> None:
         """The session's model, ahead of its first prompt, which says what went wrong."""
+        with contextlib.suppress(AcpdError):
+            self._read_again()
         await self._offers.found()
         session.changed()
         chosen = self._chosen(session)
@@ -169,12 +193,14 @@ class NativeAgent(Agent):
         session = turn.session
         work = self._work.get(session.id)
         try:
+            self._read_again()
             await self._offers.found()
             usual = self._settings.model
             if self._offers.trouble is not None and session.choices.get("model", usual) == usual:
                 raise self._offers.trouble
             chosen = self._chosen(session)
             if chosen is None:
+                self._to_mend = True
                 return await self._offline(turn)
             if work is None:
                 raise ModelUnusable("this session could not be prepared", hint="load it again, or begin a new one")
@@ -183,6 +209,7 @@ class NativeAgent(Agent):
         except AcpdError as error:
             if isinstance(error, Refused):
                 raise
+            self._to_mend = True
             return await _end(turn, Outcome(str(error), code=getattr(error, "code", -32603)), said=False)
         return await self._talk(turn, work, loaded, history)
 
@@ -214,6 +241,7 @@ class NativeAgent(Agent):
             ended = await loop.run()
         finally:
             _save(turn.session, work, history)
+        self._to_mend = self._to_mend or ended.mend
         return await _end(turn, ended, said=loop.said)
 
     async def _history(self, session: Session, work: _Work) -> History:
@@ -266,6 +294,6 @@ def _report(name: str, error: BaseException) -> None:
     sys.stderr.write(f"acpd-agent: {name} has failed: {type(error).__name__}\n")
 
 
-def serve(settings: Settings, environ: Mapping[str, str]) -> int:
-    """Serve ACP on stdin and stdout until stdin ends: the exit code."""
-    return NativeAgent(settings, environ).run()
+def serve(settings: Settings, environ: Mapping[str, str], again: Callable[[], Settings]) -> int:
+    """Serve ACP on stdin and stdout until stdin ends: the exit code. `again` as of NativeAgent."""
+    return NativeAgent(settings, environ, again).run()

@@ -44,7 +44,7 @@ def _configured(words: list[str]) -> int:
         return serve_offline()
     from acpd.native.agent import serve
 
-    return serve(settings, os.environ)
+    return serve(settings, os.environ, lambda: load(words, os.environ))
 
 
 if __name__ == "__main__":

@@ -78,6 +78,8 @@ class Loop:
         self._limits = limits
         self._saving = saving
         self._heard = False
+        self._worked = False
+        """Whether a request of this turn was answered."""
         self.said = False
         """Whether there is any text of the model in this turn."""
 
@@ -90,7 +92,7 @@ class Loop:
         except (ConnectionBroken, RequestError):
             raise
         except Exception as error:  # noqa: BLE001  the SDKs raise what they like; a turn ends, whatever it was
-            ended = outcome(error, self._loaded.chosen, self._secrets, begun=self._heard)
+            ended = outcome(error, self._loaded.chosen, self._secrets, begun=self._heard, worked=self._worked)
             if not is_known(error):
                 sys.stderr.write(without("".join(traceback.format_exception(error)), self._secrets))
         finally:
@@ -103,6 +105,7 @@ class Loop:
         chosen = self._loaded.chosen
         for _ in range(self._limits.requests):
             response = await self._request()
+            self._worked = True
             if response.finish_reason == "content_filter":
                 return refused(chosen, str((response.provider_details or {}).get("refusal") or ""))
             if response.finish_reason == "length":
@@ -248,6 +251,8 @@ class Loop:
             return
         with contextlib.suppress(LookupError, ValueError, AssertionError):
             self._history.spend(float(response.cost().total_price))
+        if not self._loaded.window:
+            return  # usage_update needs the size of the context, and a made-up one would be shown as the truth
         cost = None if self._history.cost is None else (self._history.cost, "USD")
         self._turn.session.used(usage.input_tokens + usage.output_tokens, self._loaded.window, cost)
 

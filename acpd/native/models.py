@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from acpd.errors import AUTH_REQUIRED, INTERNAL_ERROR, AcpdError
 from acpd.native.keys import HEADERS
+from acpd.ownagent import OTHER_NAMES
 
 if TYPE_CHECKING:
     import httpx2
@@ -65,7 +66,7 @@ PROVIDERS: dict[str, Provider] = {
     "openai-responses": Provider("OpenAI (responses)", ("OPENAI_API_KEY",), ("OPENAI_BASE_URL",)),
 }
 """In the order in which their keys are looked for. The last two say which of OpenAI's two interfaces a server has."""
-OTHER_NAMES = {"gemini": "google", "google-gla": "google", "alibaba": "dashscope", "qwen": "dashscope"}
+_OWN_HOSTS = {"openai": ".openai.com", "anthropic": ".anthropic.com", "google": ".googleapis.com", "dashscope": ".aliyuncs.com"}
 NEEDS_FINISH_REASON = {"openai_chat_streaming_requires_finish_reason": True}
 """Without it a chat stream that breaks off looks like one that is complete."""
 
@@ -84,7 +85,15 @@ class Chosen(Struct, frozen=True):
 
     @property
     def title(self) -> str:
+        """Who is talked to: the provider, or the host of another address than its own."""
         known = PROVIDERS.get(self.provider)
+        if self.base_url and self.provider != "ollama":
+            from urllib.parse import urlsplit
+
+            where = urlsplit(self.base_url)
+            own = (where.hostname or "").endswith(_OWN_HOSTS.get(self.provider.partition("-")[0], " "))
+            if where.hostname and not own:
+                return where.netloc.rpartition("@")[2]
         return known.title if known is not None else self.provider
 
 
@@ -113,6 +122,8 @@ def parse(model: str, env: Mapping[str, str], base_url: str = "") -> Chosen:
             f"{model!r} names no model: it must be PROVIDER:NAME, such as openai:{PROVIDERS['openai'].model}",
             hint=f"providers: {', '.join(PROVIDERS)}",
         )
+    if known is None:
+        raise ModelUnusable(f"there is no provider {provider!r}", hint=f"providers: {', '.join(PROVIDERS)}")
     return Chosen(provider, name, base_url or _url_of(provider, env))
 
 
@@ -237,14 +248,7 @@ def load(chosen: Chosen, env: Mapping[str, str]) -> Loaded:
 def _made(chosen: Chosen, env: Mapping[str, str]) -> Model:
     known, key = PROVIDERS.get(chosen.provider), key_of(chosen.provider, env)
     if known is None:
-        if chosen.base_url:
-            raise ModelUnusable(
-                f"a base_url works only with the providers that acpd-agent knows, and {chosen.provider} is none of them",
-                hint="openai:NAME is any server that speaks chat completions",
-            )
-        from pydantic_ai.models import infer_model
-
-        return infer_model(chosen.id)
+        raise ModelUnusable(f"there is no provider {chosen.provider!r}", hint=f"providers: {', '.join(PROVIDERS)}")
     if not key and not chosen.base_url:
         raise ModelUnusable(
             f"there is no key for {known.title}: {known.keys[0]} is not set",

@@ -6,9 +6,10 @@
 | the answer reached the limit of tokens | `max_tokens` |
 | the conversation is too long for the model | again without older tool results; else `max_tokens`, it forgets the prompt |
 | the turn's limit of requests | `max_turn_requests` |
-| the key is missing, wrong or not allowed (401, 403) | error -32000 (authentication required) |
-| no such model (404) | error -32603 |
-| the request is rejected (any other 4xx) | error -32603; the model forgets the prompt |
+| the key is wrong or not allowed (401, 403) | error -32000 (log in); the prompt is forgotten if it has no answer |
+| no such model (404) | error -32603; as above |
+| the request is too large (413) | as a conversation that is too long |
+| the request is rejected (any other 4xx, but for those of `_NOT_THE_REQUEST`) | error -32603; the model forgets the prompt |
 | 429, 5xx, no connection, no answer in time: tried again before the first token, then | error -32603 |
 | the stream broke off | error -32603; what was said stays |
 
@@ -52,17 +53,22 @@ class StreamCut(Exception):
 
 
 class Outcome(NamedTuple):
-    """`stop` None: the prompt is answered with the error `code`. `forget`: the model shall not see this prompt again."""
+    """`stop` None: the prompt is answered with the error `code`. `forget`: the model shall not see this prompt again.
+    `mend`: the key or the model's name is wrong.
+    """
 
     text: str
     stop: Stop | None = None
     code: int = INTERNAL_ERROR
     forget: bool = False
+    mend: bool = False
 
 
 class _Cause(NamedTuple):
     """`kind`: a class of pydantic_ai.exceptions, or one of ours. In `text`: {provider}, {model}, {http} the status, {wait} what
-    was asked for, {said} the provider's own words. `passes`: it may be over in a moment. `brief`: for a notice.
+    was asked for, {said} the provider's own words, {then} what to do about the prompt. `passes`: it may be over in a moment.
+    `brief`: for a notice. `again`: the user mends something and sends the prompt again, so that it is forgotten unless the
+    turn had begun its work.
     """
 
     kind: str
@@ -72,17 +78,25 @@ class _Cause(NamedTuple):
     forget: bool = False
     passes: bool = False
     brief: str = ""
+    again: bool = False
 
 
 _KEPT = "Your prompt is kept: say `go on` in a while.{said}"
+_SEND_AGAIN = "Then send your prompt again: the model does not remember it."
+_GO_ON = "Then say `go on`: what was done so far is kept."
 _FORGOTTEN = "This prompt was left out of what the model remembers, or every other would be rejected too.{said}"
 _CAUSES = (
     _Cause(
         "ModelAuthenticationError",
-        "{provider} did not accept the key{http}. Set the right one, or run: acpd-agent --setup",
+        "{provider} did not accept the key{http}. Set the right one, or run: acpd-agent --setup. {then}",
         code=AUTH_REQUIRED,
+        again=True,
     ),
-    _Cause("ModelNotFoundError", "{provider} has no model {name}{http}, or its address is wrong. Choose another model.{said}"),
+    _Cause(
+        "ModelNotFoundError",
+        "{provider} has no model {name}{http}, or its address is wrong. Choose another model. {then}{said}",
+        again=True,
+    ),
     _Cause(
         "ModelContextWindowExceededError",
         "The conversation is too long for {model}{http}. This prompt was left out of what the model remembers: go on with a "
@@ -123,11 +137,24 @@ _CAUSES = (
 _UNKNOWN = _Cause("", "acpd-agent failed while it talked to {model} ({class}); its stderr says where.")
 _ENDED = {"ModelAuthenticationError", "ModelContextWindowExceededError", "ContentFilterError", "ModelQuotaExceededError"}
 """What has its own words also when the answer had begun."""
+_TOO_LARGE = 413
+_NOT_THE_REQUEST = {401, 402, 403, 404, 408, 409, 425, 429}
+"""The 4xx that another attempt, key, account or model may mend; any other says that this request is never taken."""
 
 
 def _cause(error: Exception) -> _Cause:
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    return next((cause for cause in _CAUSES if cause.kind in kinds), _UNKNOWN)
+    cause = next((cause for cause in _CAUSES if cause.kind in kinds), _UNKNOWN)
+    status = getattr(error, "status_code", None) or 0
+    if cause.kind in {"ModelAPIError", "ModelRequestRejectedError"} and 400 <= status < 500:
+        if status == _TOO_LARGE:
+            return _of_kind("ModelContextWindowExceededError")
+        return _of_kind("ModelAPIError" if status in _NOT_THE_REQUEST else "ModelRequestRejectedError")
+    return cause
+
+
+def _of_kind(kind: str) -> _Cause:
+    return next(cause for cause in _CAUSES if cause.kind == kind)
 
 
 def is_known(error: Exception) -> bool:
@@ -160,8 +187,12 @@ def brief(error: Exception, chosen: Chosen) -> str:
     return _filled(_cause(error).brief, error, chosen, ())
 
 
-def outcome(error: Exception, chosen: Chosen, secrets: Sequence[str] = (), *, begun: bool = False) -> Outcome:
-    """How a turn ends whose request has failed for good. `begun`: after something of its answer was heard."""
+def outcome(
+    error: Exception, chosen: Chosen, secrets: Sequence[str] = (), *, begun: bool = False, worked: bool = False
+) -> Outcome:
+    """How a turn ends whose request has failed for good. `begun`: after something of its answer was heard; `worked`: after
+    another request of the turn was answered.
+    """
     cause = _cause(error)
     text = cause.text
     if begun and cause is not _UNKNOWN and cause.kind not in _ENDED:
@@ -169,10 +200,12 @@ def outcome(error: Exception, chosen: Chosen, secrets: Sequence[str] = (), *, be
         text = (
             f"The answer of {{model}} broke off before its end{why}. What was said so far is kept: say `go on`, or ask again."
         )
-    return Outcome(_filled(text, error, chosen, secrets), cause.stop, cause.code, cause.forget)
+    kept = begun or worked
+    text = _filled(text, error, chosen, secrets, then=_GO_ON if kept else _SEND_AGAIN)
+    return Outcome(text, cause.stop, cause.code, cause.forget or (cause.again and not kept), cause.again)
 
 
-def _filled(text: str, error: Exception, chosen: Chosen, secrets: Sequence[str]) -> str:
+def _filled(text: str, error: Exception, chosen: Chosen, secrets: Sequence[str], then: str = "") -> str:
     status = getattr(error, "status_code", None)
     wait: float | None = getattr(error, "retry_after", None)
     values = {
@@ -183,6 +216,7 @@ def _filled(text: str, error: Exception, chosen: Chosen, secrets: Sequence[str])
         "wait": "" if wait is None else f"; it asks to wait {wait:.0f} s",
         "said": _quoted(error, secrets),
         "class": type(error).__name__,
+        "then": then,
     }
     return text.format_map(values)
 

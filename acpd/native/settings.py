@@ -11,6 +11,7 @@ import msgspec
 from acpd import configfile, ownagent
 from acpd.config import Flags, Paths, file_to_read, variable
 from acpd.errors import ConfigError
+from acpd.native import keys
 
 FLAGS = {
     "--model": "model",
@@ -22,6 +23,8 @@ FLAGS = {
 """The arguments that stand for a key of `[agents.native]`."""
 SWITCHES = ("--offline", "--setup", "--key-stdin", "--untested")
 """The arguments without a value; the last two are the setup's own."""
+REPLACED = ("model", "base_url", "api_key_env")
+"""The keys that the setup writes anew: what was wrong in them does not keep it from doing so."""
 HELP_HINT = "acpd-agent --help shows what there is"
 
 
@@ -43,7 +46,7 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     told = ownagent.Told({})
     if file and _speaks_of_us(file):
         table, source = configfile.parse(file)
-        _add_file(told, table, source)
+        _add_file(told, table, source, REPLACED if "--setup" in said else ())
     for name in ownagent.WANTED:
         word = variable(f"{ownagent.SECTION}.{name}")
         if value := environ.get(word):
@@ -57,6 +60,19 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
             f"{ownagent.SECTION}.base_url needs {ownagent.SECTION}.model beside it", hint='model = "PROVIDER:MODEL"'
         )
     return Settings(**msgspec.structs.asdict(native), offline="--offline" in said, file=file or paths.config_file)
+
+
+def stamp(settings: Settings, environ: Mapping[str, str]) -> tuple[object, ...]:
+    """Something else once acpd.toml or the file of keys is another one: two calls of stat."""
+    found: list[object] = []
+    for file in (settings.file, keys.path(environ)):
+        try:
+            about = os.stat(file)
+        except OSError:
+            found.append(None)
+        else:
+            found.append((about.st_mtime_ns, about.st_size, about.st_ino, about.st_mode))
+    return tuple(found)
 
 
 def arguments(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -83,11 +99,11 @@ def _speaks_of_us(file: str) -> bool:
         raise ConfigError(f"cannot read {file}: {os.strerror(error.errno or 0)}") from None
 
 
-def _add_file(told: ownagent.Told, table: Mapping[str, Any], source: configfile.Source) -> None:
-    """Only our own table: what else is wrong in the file is acpd's to say."""
+def _add_file(told: ownagent.Told, table: Mapping[str, Any], source: configfile.Source, but: Sequence[str]) -> None:
+    """Only our own table, but for these keys: what else is wrong in the file is acpd's to say."""
     agents = table.get("agents")
     members = agents.get(ownagent.NATIVE) if isinstance(agents, dict) else None
     if isinstance(members, dict):
-        told.add_table(source, members)
+        told.add_table(source, {name: value for name, value in members.items() if name not in but})
     elif members is not None:
         raise ConfigError(f"{source.at('agents', ownagent.NATIVE)}: {ownagent.SECTION} must be a table")

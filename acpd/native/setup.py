@@ -135,9 +135,7 @@ def _asked(terminal: Terminal, environ: Mapping[str, str]) -> Wish:
         return Wish(f"ollama:{terminal.ask('Model', names[0] if names else 'qwen3')}")
     stored = {**keys.stored(environ), **environ}
     name = next((name for name in known.keys if stored.get(name)), "")
-    key = "" if name else _asked_key(terminal, f"The key of {known.title}, not shown (none: {known.keys[0]} will be set)")
-    if not name and not key:
-        raise _GivenUp(f"there is no key for {known.title}", hint=f"set {known.keys[0]} and run acpd-agent --setup again")
+    key = "" if name else _asked_key(terminal, f"The key of {known.title}, not shown (empty: I will set {known.keys[0]})")
     return Wish(f"{provider}:{terminal.ask('Model', known.model)}", "", name or known.keys[0], key)
 
 
@@ -182,8 +180,11 @@ def _asked_key(terminal: Terminal, question: str) -> str:
 
 
 def _try(terminal: Terminal, wish: Wish, environ: Mapping[str, str], *, must: bool, ask: bool) -> None:
-    """Raises _GivenUp if it does not work and is not wanted all the same."""
+    """Raises _GivenUp if it does not work and is not wanted all the same. Who answers may set the variable of the key later."""
     if not must:
+        return
+    if ask and not wish.key and wish.key_env and not {**keys.stored(environ), **environ}.get(wish.key_env):
+        terminal.say(f"{wish.model} was not tried: {wish.key_env} is not set yet.")
         return
     terminal.say(f"Asking {wish.model} for a word ...")
     why = _fault(wish, environ)
@@ -274,6 +275,7 @@ def _write(terminal: Terminal, wish: Wish, settings: Settings, environ: Mapping[
         terminal.say(f"The key is in {file}, which only you can read, as {wish.key_env}.")
     elif wish.key_env and wish.key_env not in keys.stored(environ):
         terminal.say(f"The key is read from {wish.key_env}: it must be set where the editor starts the agent.")
+    _say_left(terminal, environ, wish)
     table = {"model": wish.model, "base_url": wish.base_url or None, "api_key_env": _key_env(wish) or None}
     _change(settings.file, ownagent.SECTION, table)
     terminal.say(f'[{ownagent.SECTION}] model = "{wish.model}" is in {settings.file}.')
@@ -281,6 +283,14 @@ def _write(terminal: Terminal, wish: Wish, settings: Settings, environ: Mapping[
         if environ.get(word):
             terminal.say(f"But {word} is set, and wins over the file: unset it.")
     terminal.say(f"{_next(settings, environ)}\n")
+
+
+def _say_left(terminal: Terminal, environ: Mapping[str, str], wish: Wish) -> None:
+    """Keys of other models stay: they may be needed again, and are not ours to throw away."""
+    used = {wish.key_env, *(() if wish.base_url else models.key_names(wish.model))}
+    left = [name for name in keys.stored(environ) if name not in used]
+    if left:
+        terminal.say(f"{keys.path(environ)} still holds {', '.join(left)}, which this model does not need.")
 
 
 def _change(file: str, section: str, values: Mapping[str, str | None], head: str = "") -> None:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from acpd.api.turn import Turn
 from acpd.errors import INTERNAL_ERROR, RESOURCE_NOT_FOUND, RequestError, StateTooBig, StateUnreadable
@@ -374,6 +374,51 @@ async def test_acpds_own_names_are_refused() -> None:
         for name in ("", "acpd.x"):
             with pytest.raises(ValueError, match="acpd"):
                 turn.session.state.put(name, 1)
+
+    async with joined(Scripted(work)) as (editor, _):
+        assert "end_turn" == await editor.prompt(await editor.new())
+
+
+class Pair(Struct):
+    left: object
+    right: object = None
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (object(), "object"),
+        ({"at": [Path("/x")]}, "Path"),
+        (float("inf"), "holds inf"),
+        (Pair([float("nan")]), "holds nan"),
+        ({"a": {1: 2}}, "the key 1"),
+        (Pair(object()), "object"),
+    ],
+)
+async def test_what_json_has_not_is_refused(value: object, said: str) -> None:
+    """A value that would come back as another one is an error that names the state and the value; what was there stays."""
+
+    async def work(turn: Turn) -> None:
+        turn.session.state.put("kept", 1)
+        with pytest.raises((TypeError, ValueError), match="state 'kept'") as caught:
+            turn.session.state.put("kept", value)
+        assert said in str(caught.value)
+        assert 1 == turn.session.state.get("kept", int)
+
+    async with joined(Scripted(work)) as (editor, _):
+        assert "end_turn" == await editor.prompt(await editor.new())
+        assert 1 == len(editor.said("_acpd/state"))
+
+
+async def test_what_json_has_comes_back() -> None:
+    """Structs, texts with half a surrogate pair, ready JSON, and any depth of lists and objects are kept."""
+
+    async def work(turn: Turn) -> None:
+        state = turn.session.state
+        state.put("value", Pair({"a": [1, 2.5, None, True]}, Raw(b'{"b":2}')))
+        assert {"left": {"a": [1, 2.5, None, True]}, "right": {"b": 2}} == state.get("value", dict)
+        state.put("half", ["\ud83d"])
+        assert ["\ufffd"] == state.get("half", list)
 
     async with joined(Scripted(work)) as (editor, _):
         assert "end_turn" == await editor.prompt(await editor.new())

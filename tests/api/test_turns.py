@@ -56,6 +56,19 @@ async def test_the_answer_comes_behind_all_updates() -> None:
         } in editor.updates()
 
 
+@pytest.mark.parametrize("cost", [0.5, (0.5,), ("0.5", "EUR"), (0.5, ""), {"amount": 0.5}])
+async def test_a_cost_has_a_currency(cost: object) -> None:
+    """A cost that is not (amount, currency) is a TypeError that shows what it must be, and nothing is sent."""
+
+    async def work(turn: Turn) -> None:
+        with pytest.raises(TypeError, match=r"a cost is \(amount, currency\)"):
+            turn.session.used(1, 2, cost)  # type: ignore[arg-type]
+
+    async with joined(Scripted(work)) as (editor, _):
+        assert "end_turn" == await editor.prompt(await editor.new())
+        assert [] == editor.updates("usage_update")
+
+
 async def test_a_loop_of_words_waits_for_the_reader() -> None:
     """An agent that says more than is read waits; what it has said and nobody has read is bounded."""
     said = 0

@@ -35,12 +35,14 @@ def dialect(request: pytest.FixtureRequest) -> str:
 
 
 async def test_a_turn_streams_text_and_ends(server: ModelServer, dialect: str) -> None:
-    """What a model says is passed on as it comes, and its end ends the turn."""
+    """What a model says is passed on as it comes, and its end ends the turn. Usage is told where the context is known."""
     told = Told("[[say one two three]]")
-    ended = await talk(told, await loaded(dialect, server.url), History())
+    model = await loaded(dialect, server.url)
+    ended = await talk(told, model, History())
     assert ("end_turn", "") == (ended.stop, ended.text)
     assert "one two three" == told.texts()
-    assert 18 == next(value for kind, value in told.heard if kind == "used")[0]
+    assert (dialect != "chat") == (model.window > 0)
+    assert ([(18, model.window)] if model.window else []) == [value[:2] for kind, value in told.heard if kind == "used"]
 
 
 async def test_a_tool_call_is_run_and_its_result_is_given_back(server: ModelServer, dialect: str) -> None:
@@ -175,6 +177,10 @@ ERRORS = [
     (403, None, -32000, "did not accept the key"),
     (404, None, -32603, "has no model"),
     (400, None, -32603, "rejected the request"),
+    (409, None, -32603, "failed (HTTP 409)"),
+    (413, "max_tokens", -32603, "is too long"),
+    (415, None, -32603, "rejected the request"),
+    (422, None, -32603, "rejected the request"),
     (429, None, -32603, "takes no more requests"),
     (500, None, -32603, "failed (HTTP 500)"),
     (503, None, -32603, "is overloaded (HTTP 503)"),
@@ -188,7 +194,7 @@ async def test_an_error_of_the_provider_has_a_clear_outcome(
 ) -> None:
     """Each error is told in words, ends the turn in its way, shows no key, and the next prompt works.
 
-    What was rejected is no part of it, or it would be rejected too.
+    What was rejected is no part of it, or it would be rejected too; nor is what is sent again once key or model are mended.
     """
     history, model = History(), await loaded(dialect, server.url)
     body: Json = {"error": {"message": f"bad {KEY}", "type": "x", "code": status, "status": "X"}, "type": "error"}
@@ -202,7 +208,33 @@ async def test_an_error_of_the_provider_has_a_clear_outcome(
     again = Told("[[say well]]")
     assert "end_turn" == (await talk(again, model, history)).stop
     assert "well" == again.texts()
-    assert (status != 400) == ("first" in json.dumps(server.bodies[-1]))
+    kept = status in {409, 429, 500, 503, 529}
+    assert kept == ("first" in json.dumps(server.bodies[-1]))
+    assert ("is kept" in ended.text, "left out" in ended.text or "does not remember" in ended.text) == (kept, not kept)
+
+
+async def test_a_key_that_ends_in_a_turn_costs_no_work(server: ModelServer) -> None:
+    """A key that is refused after tools have run leaves the turn in the memory, and says how to go on."""
+    history, model = History(), await loaded("chat", server.url)
+    server.canned = [answer("chat", "", [("call", "read", {"path": "/x"})]), http(401, {"error": {"message": "expired"}})]
+    ended = await talk(Told("first"), model, history)
+    assert "say `go on`" in ended.text
+    await talk(Told("[[say well]]"), model, history)
+    assert "first" in json.dumps(server.bodies[-1])
+    assert "text of /x" in json.dumps(server.bodies[-1])
+
+
+async def test_a_request_that_is_too_large_makes_room(server: ModelServer) -> None:
+    """HTTP 413 is tried again without the older half of what tools have said."""
+    history, model = History(), await loaded("chat", server.url)
+    for path in ("a" * 2000, "b" * 2000):
+        server.canned = [answer("chat", "", [("call", "read", {"path": path})]), answer("chat", "seen")]
+        await talk(Told("x"), model, history)
+    server.canned = [http(413, {"error": {"message": "request too large"}})]
+    told = Told("[[say still here]]")
+    assert "end_turn" == (await talk(told, model, history)).stop
+    sent = json.dumps(server.bodies[-1])
+    assert (False, True) == ("text of aaa" in sent, "text of bbb" in sent)
 
 
 OVERFLOW: dict[str, Json] = {

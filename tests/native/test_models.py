@@ -11,8 +11,9 @@ from threading import Thread
 
 import pytest
 
+from acpd import ownagent
 from acpd.native import models
-from acpd.native.models import Chosen, ModelUnusable, choose, find_ollama, load, ollama_at, parse
+from acpd.native.models import PROVIDERS, Chosen, ModelUnusable, choose, find_ollama, load, ollama_at, parse
 from acpd.native.offers import MOST, Offers
 from acpd.native.settings import Settings
 from acpd.tasks import Tasks
@@ -136,10 +137,33 @@ async def test_a_model_without_its_key_says_which_variable(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", ["nonsense:x", "groq:llama"])
 async def test_a_provider_that_is_not_there_says_what_is_missing(name: str) -> None:
-    """An unknown provider and one whose SDK is not installed are errors in words."""
+    """An unknown provider is an error that lists those that there are, also one that the model library knows."""
     provider, _, model = name.partition(":")
-    with pytest.raises(ModelUnusable, match=r"nonsense|not installed"):
+    with pytest.raises(ModelUnusable, match=r"no provider .*providers: openai"):
         await asyncio.to_thread(load, Chosen(provider, model), {"GROQ_API_KEY": KEY})
+    with pytest.raises(ModelUnusable, match="no provider"):
+        parse(name, {})
+
+
+def test_the_configuration_knows_the_same_providers() -> None:
+    """What acpd.toml may name is what there is."""
+    assert ownagent.PROVIDERS == tuple(PROVIDERS)
+    assert set(ownagent.OTHER_NAMES.values()) <= set(PROVIDERS)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "title"),
+    [
+        (Chosen("openai", "m"), "OpenAI"),
+        (Chosen("openai", "m", "https://api.openai.com/v1"), "OpenAI"),
+        (Chosen("openai", "m", "http://127.0.0.1:8080/v1"), "127.0.0.1:8080"),
+        (Chosen("openai-responses", "m", "https://me:pw@models.example/v1"), "models.example"),
+        (Chosen("ollama", "m", "http://127.0.0.1:11434/v1"), "Ollama"),
+    ],
+)
+def test_who_is_blamed(chosen: Chosen, title: str) -> None:
+    """Texts name the provider only where it is asked; a server of one's own goes by its host, without a password."""
+    assert title == chosen.title
 
 
 async def test_a_model_that_is_not_offered_can_be_chosen() -> None:
@@ -170,7 +194,7 @@ async def test_a_model_that_is_not_offered_can_be_chosen() -> None:
 
 async def test_another_provider_is_asked_at_its_own_address_or_not_at_all() -> None:
     """A base_url for a provider that we do not know is an error: the conversation would go where its library wants."""
-    with pytest.raises(ModelUnusable, match=r"base_url works only .* moonshotai is none"):
+    with pytest.raises(ModelUnusable, match="no provider 'moonshotai'"):
         await asyncio.to_thread(load, Chosen("moonshotai", "x", "http://127.0.0.1:1"), {"MOONSHOTAI_API_KEY": KEY})
 
 

@@ -70,6 +70,10 @@ def test_the_file_is_the_one_that_acpd_reads(env: dict[str, str], tmp_path: Path
         (["--modell", "x:y"], "unknown argument --modell (acpd-agent --help"),
         (["--model"], "--model needs a value"),
         (["--model=gpt"], "--model: agents.native.model is 'gpt', must be PROVIDER:MODEL"),
+        (
+            ["--model=foo:bar"],
+            "--model: agents.native.model names a provider 'foo', which there is not (providers: openai, anthropic",
+        ),
         (["--mode", "yolo"], """--mode: agents.native.mode is 'yolo', must be "ask\""""),
         (["--base-url", "localhost"], "--base-url: agents.native.base_url must be a URL"),
         (["word"], "unknown argument word"),
@@ -100,7 +104,7 @@ def test_a_key_in_the_wrong_place_is_not_repeated(env: dict[str, str]) -> None:
     assert "hunter2" not in refused([], {**env, "ACPD_AGENTS_NATIVE_API_KEY_ENV": "sk-hunter2"})
 
 
-@pytest.mark.parametrize(("text", "needed"), [("[log]\n", False), ('[agents.native]\nmodel = "a:b"\n', True)])
+@pytest.mark.parametrize(("text", "needed"), [("[log]\n", False), ('[agents.native]\nmodel = "openai:b"\n', True)])
 def test_toml_is_parsed_only_where_it_speaks_of_us(env: dict[str, str], text: str, needed: bool) -> None:
     """A file without our table costs no TOML parser at the start."""
     write(env, text)

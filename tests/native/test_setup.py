@@ -84,7 +84,7 @@ def test_a_usual_variable_is_not_written(run: Callable[..., int], env: dict[str,
     file = Path(env["ACPD_HOME"], "config", "acpd.toml")
     file.parent.mkdir()
     file.write_text(
-        "# mine\n[log]\nlevel = 'debug' # loud\n[agents.native]\nmodel = \"x:y\"\nbase_url = \"http://old\"\nmode = 'plan'\n"
+        "# mine\n[log]\nlevel = 'debug' # loud\n[agents.native]\nmodel = \"no:b\"\nbase_url = \"http://old\"\nmode = 'plan'\n"
     )
     file.chmod(0o640)
     env |= {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1"}
@@ -155,6 +155,25 @@ def test_a_missing_key_is_said(run: Callable[..., int], env: dict[str, str], cap
     assert 1 == run("--model", "anthropic:claude")
     assert "ANTHROPIC_API_KEY is not set" in capsys.readouterr().out
     assert "" == written(env)
+
+
+def test_a_provider_that_is_none(run: Callable[..., int], env: dict[str, str]) -> None:
+    """It is an error of the arguments that lists the providers, and nothing is written."""
+    with pytest.raises(ConfigError, match=r"names a provider 'foo', which there is not .providers: openai, anthropic"):
+        run("--model", "foo:bar", "--untested")
+    assert "" == written(env)
+
+
+def test_a_key_of_another_model_stays_and_is_said(
+    run: Callable[..., int], env: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who goes from a model with a stored key to one without is told that the key is still there."""
+    url = "http://127.0.0.1:1/v1"
+    assert 0 == run("--model", "openai:m", "--base-url", url, "--key-stdin", "--untested", stdin=KEY)
+    assert "still holds" not in capsys.readouterr().out
+    assert 0 == run("--model", "openai:m", "--base-url", url, "--untested")
+    assert "keys.toml still holds MODEL_API_KEY, which this model does not need." in capsys.readouterr().out
+    assert {"MODEL_API_KEY": KEY} == keys.stored(env)
 
 
 def test_nobody_at_the_terminal(env: dict[str, str]) -> None:
@@ -228,6 +247,19 @@ def test_asked_at_a_terminal_by_way_of_acpd(env: dict[str, str], server: ModelSe
     assert KEY not in seen
     assert 'model = "openai:fake-model"\n' in written(env)
     assert {"MODEL_API_KEY": KEY} == keys.stored(env)
+
+
+def test_the_key_may_be_set_later(env: dict[str, str]) -> None:
+    """Enter where a provider's key is asked for means that its variable will be set: written, and said to be untested."""
+    screen = Screen([sys.executable, "-m", "acpd.native.entry", "--setup"], env)
+    screen.answer("Which one", "1\n")
+    screen.answer("empty: I will set ANTHROPIC_API_KEY", "\n")
+    screen.answer("Model", "\n")
+    code, seen = screen.end()
+    assert 0 == code, seen
+    assert "was not tried: ANTHROPIC_API_KEY is not set yet" in seen
+    assert "must be set where the editor starts the agent" in seen
+    assert 'model = "anthropic:' in written(env)
 
 
 @pytest.mark.e2e
