@@ -200,11 +200,15 @@ async def test_a_call_while_a_server_ends(tmp_path: Path, mark: str) -> None:
         assert "it ended during this call" in (await muted).text
 
 
-async def test_what_a_server_leaves_behind_writes_on(
-    tmp_path: Path, mark: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is not read any more once its server has ended, nothing fails by it, and the server is connected again."""
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left behind is not waited for. Imports the package before a loop runs."""
     monkeypatch.setattr("acpd.native.mcp.pipe.LINGER", 0.05)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_a_server_leaves_behind_writes_on(tmp_path: Path, mark: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is not read any more once its server has ended, nothing fails by it, and the server is connected again."""
     async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
         assert "it ended during this call: exit code 7" in (await session.call("rich_leave")).text
         assert "echo " == (await session.call("rich_echo")).text
