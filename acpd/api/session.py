@@ -140,4 +140,5 @@ def _cost(cost: object) -> dict[str, object]:
     match cost:
         case (int() | float() as amount, str(currency)) if currency:
             return {"amount": amount, "currency": currency}
-    raise TypeError(f'a cost is (amount, currency), such as (0.12, "USD"), not {cost!r}')
+        case _:
+            raise TypeError(f'a cost is (amount, currency), such as (0.12, "USD"), not {cost!r}')
