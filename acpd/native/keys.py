@@ -40,9 +40,9 @@ def stored(environ: Mapping[str, str]) -> dict[str, str]:
     """
     file = path(environ)
     try:
-        with open(file, "rb") as opened:
+        with open(file, "rb", opener=_at_once) as opened:
             about = os.fstat(opened.fileno())
-            data = opened.read()
+            data = opened.read() if stat.S_ISREG(about.st_mode) else b""
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -52,6 +52,11 @@ def stored(environ: Mapping[str, str]) -> dict[str, str]:
     if stat.S_IMODE(about.st_mode) & 0o077:
         raise ConfigError(f"{file} can be read by others: no key is taken from it", hint=f"chmod 600 {file}")
     return _parsed(file, data)
+
+
+def _at_once(file: str, flags: int) -> int:
+    """Nobody waits at a FIFO."""
+    return os.open(file, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _parsed(file: str, data: bytes) -> dict[str, str]:

@@ -107,7 +107,7 @@ class Loop:
             response = await self._request()
             self._worked = True
             if response.finish_reason == "content_filter":
-                return refused(chosen, str((response.provider_details or {}).get("refusal") or ""))
+                return refused(chosen, without(str((response.provider_details or {}).get("refusal") or ""), self._secrets))
             if response.finish_reason == "length":
                 return too_long(chosen)
             if not response.tool_calls:

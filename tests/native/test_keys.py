@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,14 @@ def test_a_file_that_others_can_read_is_refused(env: dict[str, str], mode: int) 
     """The error says what to do, and shows no key."""
     file = put(env, 'A_KEY = "hunter2"\n', mode)
     assert f"{file} can be read by others: no key is taken from it (chmod 600 {file})" == refused(env)
+
+
+def test_nobody_waits_at_a_fifo_for_keys(env: dict[str, str]) -> None:
+    """What is no file of ours is refused at once, whoever may write to it one day."""
+    file = put(env, "")
+    file.unlink()
+    os.mkfifo(file, 0o600)
+    assert refused(env).startswith(f"{file} ")
 
 
 @pytest.mark.parametrize(

@@ -351,6 +351,15 @@ async def test_a_refusal_is_no_part_of_the_next_prompt(server: ModelServer, dial
     assert "something bad" not in json.dumps(server.bodies[-1])
 
 
+async def test_a_refusal_shows_no_key(server: ModelServer) -> None:
+    """Also where the provider says in its own words why it refuses."""
+    refusal = answer("chat", finish=REFUSALS["chat"]).replace(b'"content": ""', b'"refusal": "not for %b"' % KEY.encode())
+    server.canned = [refusal]
+    ended = await talk(Told("x"), await loaded("chat", server.url), History())
+    assert "refusal" == ended.stop
+    assert "not for ***" in ended.text
+
+
 async def test_an_answer_that_was_too_long_stays(server: ModelServer, dialect: str) -> None:
     """An answer cut at the limit of tokens ends with `max_tokens`; its text stays, half a call does not."""
     history, model = History(), await loaded(dialect, server.url)

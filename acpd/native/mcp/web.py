@@ -38,6 +38,8 @@ class Refusal:
             failed = response.status_code >= 400
             self.forgotten = response.status_code in {400, 404} and "mcp-session-id" in response.request.headers
             self.status = f"HTTP {response.status_code} {response.reason_phrase}".strip() if failed else ""
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            raise httpx2.DecodingError("the answer is compressed, which was not asked for", request=response.request)
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _Bounded(response.stream)
@@ -90,5 +92,7 @@ async def events(spec: Spec, refusal: Refusal) -> AsyncGenerator[TransportStream
 def _client(spec: Spec, refusal: Refusal) -> httpx2.AsyncClient:
     """Reads the certificates of the system, so call it in a thread."""
     return httpx2.AsyncClient(
-        headers=spec.headers, timeout=httpx2.Timeout(CONNECT, read=READ), event_hooks={"response": [refusal.seen]}
+        headers=[*spec.headers, ("Accept-Encoding", "identity")],  # 3 MB may be 3 GB, which nobody counts before it is unpacked
+        timeout=httpx2.Timeout(CONNECT, read=READ),
+        event_hooks={"response": [refusal.seen]},
     )

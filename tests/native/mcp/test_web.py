@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Literal
 
@@ -117,6 +120,33 @@ async def test_a_server_that_accepts_and_is_silent(tmp_path: Path, kind: Kind) -
             assert ["MCP server web has not answered within 1 seconds"] == [notice.title for notice in session.seat.notices]
             closing = time.monotonic()
         assert time.monotonic() - closing < 1
+
+
+@pytest.mark.parametrize("kind", ["http", "sse"])
+async def test_an_answer_that_is_packed(tmp_path: Path, kind: Kind) -> None:
+    """Nothing packed is asked for, and nothing packed is unpacked: what is small on the way may be larger than all memory."""
+    asked: list[str] = []
+
+    class Packer(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  http.server's name
+            """Say nothing."""
+
+        def answer(self) -> None:
+            asked.append(self.headers["Accept-Encoding"])
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json" if kind == "http" else "text/event-stream")
+            self.send_header("Content-Encoding", "gzip")
+            self.end_headers()
+            self.wfile.write(gzip.compress(b" " * (1 << 20)))
+
+        do_GET = do_POST = answer
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Packer) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        async with opened(tmp_path, remote("web", kind, f"http://127.0.0.1:{server.server_port}/mcp")) as session:
+            assert ["MCP server web is not available"] == [notice.title for notice in session.seat.notices]
+        server.shutdown()
+    assert {"identity"} == set(asked)
 
 
 async def test_a_big_result(tmp_path: Path, web: Web) -> None:
