@@ -6,6 +6,8 @@ import io
 import os
 import pty
 import re
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -213,22 +215,29 @@ class Screen:
 
     def answer(self, question: str, text: str) -> None:
         while not re.search(question, self.seen):
-            self.seen += os.read(self._fd, 65536).decode()
+            part = self._read()
+            assert part, f"it has ended, after: {self.seen}"
+            self.seen += part
         self.seen = self.seen[re.search(question, self.seen).end() :]  # type: ignore[union-attr]
         os.write(self._fd, text.encode())
 
     def end(self) -> tuple[int, str]:
         """The exit code, and what was shown since the last question."""
-        while True:
-            try:
-                data = os.read(self._fd, 65536)
-            except OSError:  # the terminal's other end is closed
-                data = b""
-            if not data:
-                break
-            self.seen += data.decode()
+        while data := self._read():
+            self.seen += data
         os.close(self._fd)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), self.seen
+
+    def _read(self) -> str:
+        """Empty at the end. A program that asks for something else than is answered must not be waited for for ever."""
+        if not select.select([self._fd], [], [], 60)[0]:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            pytest.fail(f"it waits, after: {self.seen}")
+        try:
+            return os.read(self._fd, 65536).decode()
+        except OSError:  # the terminal's other end is closed
+            return ""
 
 
 @pytest.mark.e2e

@@ -89,6 +89,11 @@ def parent(pid: int) -> int:
     return int(stat.rpartition(b")")[2].split()[1]) if stat else 0
 
 
+def children() -> list[int]:
+    """The pids of this process's children, zombies too."""
+    return [pid for pid in _pids() if parent(pid) == os.getpid()]
+
+
 def _wait_ended(pid: int, timeout: float) -> bool:
     """True once the process has ended (also as a zombie that its parent has not fetched)."""
     try:
