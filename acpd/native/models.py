@@ -216,11 +216,21 @@ async def _get(host: str, port: int, path: str) -> bytes:
 
 
 class Loaded(NamedTuple):
-    """A model that can be asked. `window`: tokens of its context, 0 if nobody knows."""
+    """A model that can be asked. `window`: tokens of its context, 0 if nobody knows. `client`: one that the model does not
+    close when it is left as a context.
+    """
 
     chosen: Chosen
     model: Model
     window: int
+    client: httpx2.AsyncClient | None = None
+
+    async def close(self) -> None:
+        """End its connections. It cannot be asked any more."""
+        async with self.model:
+            pass
+        if self.client is not None:
+            await self.client.aclose()
 
 
 def load(chosen: Chosen, env: Mapping[str, str]) -> Loaded:
@@ -234,7 +244,7 @@ def load(chosen: Chosen, env: Mapping[str, str]) -> Loaded:
     except ImportError:
         raise ModelUnusable("acpd-agent has no model library", hint="pip install 'acpd[models]'") from None
     try:
-        model = _made(chosen, env)
+        model, client = _made(chosen, env)
     except ImportError as error:
         raise ModelUnusable(
             f"the SDK for {chosen.provider} is not installed ({error.name or 'unknown module'})",
@@ -242,10 +252,11 @@ def load(chosen: Chosen, env: Mapping[str, str]) -> Loaded:
         ) from None
     except UserError as error:  # its texts name variables and models, not values
         raise ModelUnusable(f"{chosen.id} cannot be used: {error.message}") from None
-    return Loaded(chosen, model, model.context_window or 0)
+    return Loaded(chosen, model, model.context_window or 0, client)
 
 
-def _made(chosen: Chosen, env: Mapping[str, str]) -> Model:
+def _made(chosen: Chosen, env: Mapping[str, str]) -> tuple[Model, httpx2.AsyncClient | None]:
+    """The model, and the client that it was given and does not close."""
     known, key = PROVIDERS.get(chosen.provider), key_of(chosen.provider, env)
     if known is None:
         raise ModelUnusable(f"there is no provider {chosen.provider!r}", hint=f"providers: {', '.join(PROVIDERS)}")
@@ -257,37 +268,38 @@ def _made(chosen: Chosen, env: Mapping[str, str]) -> Model:
         )
     from urllib.parse import urlsplit
 
+    from pydantic_ai.models import create_async_httpx2_client
+
     if chosen.provider == "anthropic":
-        return _anthropic(chosen, key or NO_KEY, env)
-    make = {"google": _google, "openai-responses": _responses}.get(chosen.provider, _openai)
+        client = create_async_httpx2_client()
+        return _anthropic(chosen, key or NO_KEY, env, client), client
+    if chosen.provider == "google":
+        client = create_async_httpx2_client()
+        return _google(chosen, key or NO_KEY, client), client
+    make = _responses if chosen.provider == "openai-responses" else _openai
     if chosen.provider == "openai" and (not chosen.base_url or urlsplit(chosen.base_url).hostname == "api.openai.com"):
         make = _responses
-    return make(chosen, key or NO_KEY)
+    return make(chosen, key or NO_KEY), None
 
 
-def _anthropic(chosen: Chosen, key: str, env: Mapping[str, str]) -> Model:
+def _anthropic(chosen: Chosen, key: str, env: Mapping[str, str], client: httpx2.AsyncClient) -> Model:
     import os
 
     from anthropic import AsyncAnthropic, Omit
-    from pydantic_ai.models import create_async_httpx2_client
     from pydantic_ai.models.anthropic import AnthropicModel
     from pydantic_ai.providers.anthropic import AnthropicProvider
 
     lines = "" if HEADERS in env else os.environ.get(HEADERS, "")  # the SDK looks there, whatever it is told
     names = [line.partition(":")[0].strip() for line in lines.split("\n") if ":" in line]
     headers: Any = {name: key if name.lower() == "x-api-key" else Omit() for name in names}
-    client = AsyncAnthropic(
-        api_key=key, base_url=chosen.base_url or None, http_client=create_async_httpx2_client(), default_headers=headers
-    )
-    return AnthropicModel(chosen.name, provider=AnthropicProvider(anthropic_client=client))
+    sdk = AsyncAnthropic(api_key=key, base_url=chosen.base_url or None, http_client=client, default_headers=headers)
+    return AnthropicModel(chosen.name, provider=AnthropicProvider(anthropic_client=sdk))
 
 
-def _google(chosen: Chosen, key: str) -> Model:
-    from pydantic_ai.models import create_async_httpx2_client
+def _google(chosen: Chosen, key: str, client: httpx2.AsyncClient) -> Model:
     from pydantic_ai.models.google import GoogleModel
     from pydantic_ai.providers.google import GoogleProvider
 
-    client = create_async_httpx2_client()
     client.event_hooks = {**client.event_hooks, "response": [*client.event_hooks["response"], _noticed]}
     provider = GoogleProvider(api_key=key, base_url=chosen.base_url or None, http_client=client)
     return GoogleModel(chosen.name, provider=provider)

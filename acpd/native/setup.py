@@ -215,8 +215,11 @@ def _fault(wish: Wish, environ: Mapping[str, str]) -> str:
     from pydantic_ai.messages import ModelRequest
 
     async def word() -> None:
-        async with asyncio.timeout(TRIAL), loaded.model:
-            await model_request(loaded.model, [ModelRequest.user_text_prompt("Answer with the word: ok")])
+        try:
+            async with asyncio.timeout(TRIAL):
+                await model_request(loaded.model, [ModelRequest.user_text_prompt("Answer with the word: ok")])
+        finally:
+            await loaded.close()
 
     try:
         asyncio.run(word())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import pty
@@ -34,6 +35,13 @@ def server() -> Iterator[ModelServer]:
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
     return {"ACPD_HOME": str(tmp_path), "PATH": os.defpath, "OLLAMA_HOST": "127.0.0.1:1"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_open() -> Iterator[None]:
+    """A connection that is thrown away open is told then, which is an error: of this test, not of a later one."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture
