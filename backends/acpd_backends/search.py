@@ -202,8 +202,7 @@ def milliseconds(text: str) -> int:
 
 def time_of(at: int) -> str:
     """RFC 3339, UTC."""
-    year, month, day, hour, minute, second, *_ = time.gmtime(at // 1000)
-    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{at % 1000:03}Z"
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at // 1000)) + f".{at % 1000:03}Z"
 
 
 def slot(at: int) -> int:

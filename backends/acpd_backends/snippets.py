@@ -170,17 +170,18 @@ def snippet(looked: Look) -> tuple[str, ...]:
     start = max(0, first - BEFORE)
     end = min(len(text.folded), start + WIDTH)
     raw_start, raw_end = _raw(text, start), _raw(text, end)
-    parts = [("…" if raw_start else "")]
-    at = raw_start
+    shown = on_one_line(text.raw[raw_start:raw_end])
+    parts = ["…" if raw_start else ""]
+    at = 0
     for one, two in places:
-        begin, stop = _raw(text, one), min(_raw(text, two), raw_end)
-        if begin < at or begin >= raw_end:
+        begin, stop = _raw(text, one) - raw_start, min(_raw(text, two), raw_end) - raw_start
+        if begin < at or begin >= len(shown):
             continue
-        parts[-1] += text.raw[at:begin]
-        parts += [text.raw[begin:stop], ""]
+        parts[-1] += shown[at:begin]
+        parts += [shown[begin:stop], ""]
         at = stop
-    parts[-1] += text.raw[at:raw_end] + ("…" if raw_end < len(text.raw) else "")
-    return tuple(map(on_one_line, parts))
+    parts[-1] += shown[at:] + ("…" if raw_end < len(text.raw) else "")
+    return tuple(parts)
 
 
 def on_one_line(text: str) -> str:
