@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from acpd import errors
 from acpd.asks import Reply
@@ -37,11 +38,12 @@ class Kept:
         else:
             reply(b"{}", None)
 
-    async def all(self) -> dict[str, bytes]:
-        """What the agent keeps, but nothing of acpd's own. Raises StateUnreadable."""
+    async def all(self, only: Collection[str] | None = None) -> dict[str, bytes]:
+        """What the agent keeps, or of it what has these names; nothing of acpd's own. Raises StateUnreadable."""
         kept = {}
         for name in await self._modules.names(self._key):
-            value = None if name.startswith("acpd.") else await self._modules.load(self._key, name)
+            wanted = not name.startswith("acpd.") if only is None else name in only
+            value = await self._modules.load(self._key, name) if wanted else None
             if value is not None:
                 kept[name] = value
         return kept

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from collections.abc import Collection
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -24,6 +25,12 @@ from acpd.wire.envelope import encode
 
 RESTORES = 2
 """Tries in a row to resume or load in which the agent dies or says nothing; then it is primed, or it was of no use any more."""
+
+
+CARRIED = frozenset({"tool_context", "usage"})
+"""What an agent keeps in acpd that holds wherever the conversation goes on: an agent that begins anew is told it."""
+LOST = CARRIED | {"plan"}
+"""The same where the conversation is still the one that it was."""
 
 
 class _Setup(Struct, gc=False):
@@ -122,7 +129,7 @@ class Restorer:
         """Resume or load the agent's own session; None: it cannot."""
         said = link.said.agentCapabilities
         link.bind(session, inner, Mode.DROP)
-        params = await _params(session, b'"sessionId":%b,' % inner, state=True)
+        params = await _params(session, b'"sessionId":%b,' % inner, None)
         for method, able in (("session/resume", said.sessionCapabilities.has("resume")), ("session/load", said.loadSession)):
             if not able:
                 continue
@@ -137,7 +144,8 @@ class Restorer:
         link.mode = Mode.EARLY
         result = await self._fork(session, link)
         if result is None:
-            result = await link.ask_held("session/new", await _params(session, b""), self._timeout)
+            carried = LOST if session.fold.inner else CARRIED
+            result = await link.ask_held("session/new", await _params(session, b"", carried), self._timeout)
             if session.fold.prompted:
                 await self._prime(session, link)
         link.bind(session, inner_id(result), Mode.LIVE)
@@ -151,7 +159,7 @@ class Restorer:
             return None
         source = encode(inner)
         try:
-            return await link.ask_held("session/fork", await _params(session, b'"sessionId":%b,' % source), self._timeout)
+            return await link.ask_held("session/fork", await _params(session, b'"sessionId":%b,' % source, ()), self._timeout)
         except RequestError:
             return None
 
@@ -247,8 +255,11 @@ def inner_id(result: bytes) -> bytes:
     return found
 
 
-async def _params(session: LiveSession, head: bytes, *, state: bool = False) -> bytes:
-    """Params of session/new, load, resume, fork for the agent: the stored cwd, and what the newest client asked for."""
+async def _params(session: LiveSession, head: bytes, carried: Collection[str] | None) -> bytes:
+    """Params of session/new, load, resume, fork for the agent: the stored cwd, and what the newest client asked for.
+
+    `carried`: the names of what is told of that which the agent keeps in acpd; None: all of it.
+    """
     setup = msgspec.json.decode(session.setup, type=_Setup) if session.setup else _Setup()
     servers = b"[]" if setup.mcpServers == Raw(b"null") else bytes(setup.mcpServers)
     members = [b'%b"cwd":%b,"mcpServers":%b' % (head, encode(session.header.cwd), servers)]
@@ -256,7 +267,7 @@ async def _params(session: LiveSession, head: bytes, *, state: bool = False) -> 
         members.append(b'"additionalDirectories":%b' % bytes(setup.additionalDirectories))
     if setup.systemPrompt is not UNSET:
         members.append(b'"systemPrompt":%b' % bytes(setup.systemPrompt))
-    kept = await session.kept.all() if state else {}
+    kept = await session.kept.all(carried)
     if kept:
         values = b",".join(b"%b:%b" % (encode(name), value) for name, value in kept.items())
         members.append(b'"_meta":{"acpd.dev/state":{%b}}' % values)

@@ -49,6 +49,12 @@ class Agent(ABC):
     def connected(self) -> None:
         """The client was answered its `initialize`: what takes long and belongs to no session can begin in the background."""
 
+    def remembers(self, session: Session, /) -> bool:  # noqa: ARG002  for those that remember
+        """Whether a session that is loaded or resumed in a new process can go on with what the client has kept of it
+        (`session.state`). If not it is answered "unknown session": acpd begins anew then, and tells the conversation as text.
+        """
+        return True
+
     async def opened(self, session: Session, /) -> None:
         """A session was begun, loaded or resumed, and the client has its answer. Its first prompt waits for this.
 

@@ -90,6 +90,8 @@ class Sessions:
     def _new(self, identifier: bytes, params: Params) -> None:
         request = messages.parse_new(params)
         conversation = self._made(os.urandom(16).hex(), request, new=True)
+        if values := state.brought(request.meta):  # of the session for which this one is begun
+            conversation.session.restore(values)
         self._answer_setup(identifier, conversation.session, {"sessionId": conversation.session.id})
         conversation.life.add(conversation.open(), name="open")
 
@@ -141,6 +143,9 @@ class Sessions:
                 raise _unknown(request.sessionId)
             conversation = self._made(request.sessionId, request, new=False)
             conversation.session.restore(values)
+            if not self._agent.remembers(conversation.session):
+                del self._sessions[request.sessionId]
+                raise _unknown(request.sessionId)
             return conversation, True
         session = conversation.session
         opens = session.set_up(request) or conversation.asleep

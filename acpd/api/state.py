@@ -69,6 +69,9 @@ class State:
         except (msgspec.DecodeError, RecursionError) as error:
             raise StateUnreadable("read", f"state {name!r} of session {self._channel.id}", cause=str(error)) from None
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
     def put(self, name: str, value: object) -> None:
         """Keep this value, whole, from now on. It is on its way when this returns; `saved` waits for it.
 

@@ -16,12 +16,12 @@ from acpd.api.agent import Agent
 from acpd.api.session import Session
 from acpd.api.shapes import Choice, Option, Stop
 from acpd.errors import INVALID_PARAMS, AcpdError, Refused, StateUnreadable
-from acpd.native.history import STATE, History, Memory
+from acpd.native.history import STATE, USAGE, History, Memory, Usage
 from acpd.native.models import Chosen, ModelUnusable, keys_in
 from acpd.native.offers import NO_MODEL, Offers
 from acpd.native.outcomes import Limits, Outcome
 from acpd.native.settings import stamp
-from acpd.native.words import SETUP_METHOD
+from acpd.native.words import OFFLINE, SETUP_METHOD
 from acpd.tasks import Tasks
 from acpd.version import __version__
 
@@ -155,6 +155,10 @@ class NativeAgent(Agent):
 
     # -- a session's life
 
+    def remembers(self, session: Session, /) -> bool:
+        """Without the model's memory it would go on as if nothing had been said."""
+        return any(name in session.state for name in (STATE, OFFLINE))
+
     async def opened(self, session: Session, /) -> None:
         servers, toolbox = await asyncio.to_thread(_equipment, session, self._settings)
         self._work[session.id] = _Work(session, servers, toolbox)
@@ -248,7 +252,7 @@ class NativeAgent(Agent):
         """Raises MemoryUnreadable, StateUnreadable: what cannot be read is not written over."""
         memory = session.state.get(STATE, Memory)
         if work.history is None or work.kept is None or memory is None or memory.messages != work.kept.messages:
-            work.history = await asyncio.to_thread(History.restored, memory)
+            work.history = await asyncio.to_thread(History.restored, memory, session.state.get(USAGE, Usage))
         return work.history
 
     async def _offline(self, turn: Turn) -> Stop | None:
@@ -279,6 +283,7 @@ def _save(session: Session, work: _Work, history: History) -> None:
     """The history is kept whole each time; one of a megabyte takes some milliseconds."""
     work.kept = history.dump()
     session.state.put(STATE, work.kept)
+    session.state.put(USAGE, history.usage)
 
 
 async def _end(turn: Turn, ended: Outcome, *, said: bool) -> Stop:

@@ -5,7 +5,7 @@ r"""What a model remembers of a session, always in a shape that every provider t
 
 Nothing here awaits, so that a cancelled turn cannot leave anything half done. A response that broke off is kept as far as
 its text goes: half a call, and thoughts whose signature is missing, are refused by providers. What is kept between
-processes is JSON of pydantic_ai's messages with the session's cost, the state `memory`.
+processes is JSON of pydantic_ai's messages, the state `memory`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart, ToolReturnPart, UserContent
 
 STATE = "memory"
+USAGE = "usage"
 VERSION = 1
 INTERRUPTED = (
     "This call was interrupted before it had a result: the user has cancelled the turn, or it failed. It may have had effects."
@@ -46,26 +47,37 @@ class MemoryUnreadable(AcpdError):
 
 
 class Memory(Struct, kw_only=True):
-    """The state `memory`. `cost` in US dollars, of the session so far; None: of no request was it known."""
+    """The state `memory`."""
 
     version: int = VERSION
     messages: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class Usage(Struct, kw_only=True):
+    """The state `usage`: what the session has used so far. Tokens as the provider counts them, those from its cache too; `cost`
+    in US dollars, None: of no request was it known.
+    """
+
+    requests: int = 0
+    input: int = 0
+    output: int = 0
     cost: float | None = None
 
 
 class History:
-    """The messages of one session. `cost` as in Memory."""
+    """The messages of one session, and what they have cost."""
 
     def __init__(self) -> None:
         self.messages: list[ModelMessage] = []
-        self.cost: float | None = None
+        self.usage = Usage()
         self._begun = 0
         self._before: ModelMessage | None = None
 
     @classmethod
-    def restored(cls, memory: Memory | None) -> History:
+    def restored(cls, memory: Memory | None, usage: Usage | None = None) -> History:
         """What `dump` has made of a history. Imports pydantic_ai. Raises MemoryUnreadable."""
         history = cls()
+        history.usage = usage or history.usage
         if memory is None:
             return history
         from pydantic import ValidationError
@@ -80,7 +92,6 @@ class History:
             raise MemoryUnreadable(
                 f"the model's memory of this session cannot be read (at {where})", hint="go on in a new session"
             ) from None
-        history.cost = memory.cost
         history.close()
         return history
 
@@ -89,7 +100,7 @@ class History:
         from pydantic_ai.messages import ModelMessagesTypeAdapter
 
         closed = [*self.messages, *_closing(self.messages)]
-        return Memory(messages=msgspec.Raw(ModelMessagesTypeAdapter.dump_json(closed)), cost=self.cost)
+        return Memory(messages=msgspec.Raw(ModelMessagesTypeAdapter.dump_json(closed)))
 
     def begin(self, content: Sequence[UserContent]) -> None:
         """A prompt. One that follows an unanswered one, or results, becomes one message with it: roles must take turns."""
@@ -179,8 +190,13 @@ class History:
                 message: Any = self.messages[at]
                 self.messages[at] = replace(message, parts=parts)
 
-    def spend(self, amount: float) -> None:
-        self.cost = (self.cost or 0.0) + amount
+    def spend(self, tokens_in: int, tokens_out: int, cost: float | None) -> None:
+        """Of one request."""
+        usage = self.usage
+        known = usage.cost if cost is None else (usage.cost or 0.0) + cost
+        self.usage = Usage(
+            requests=usage.requests + 1, input=usage.input + tokens_in, output=usage.output + tokens_out, cost=known
+        )
 
 
 def _slimmed(part: Any, room: int) -> tuple[Any, int]:

@@ -12,9 +12,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from acpd.errors import StateUnreadable
 from acpd.native.toolbox import ToolFailed, bounded
 from acpd.native.tools.local import first_bytes
 from acpd.native.tools.places import shown
+from acpd.native.tools.planning import STATE, Step
 
 if TYPE_CHECKING:
     from acpd.api.session import Session
@@ -53,7 +55,7 @@ MODES = {
 async def instructions(session: Session, mode: str) -> str:
     """For the next request to the model: the mode and the files may have changed since the last one. Never fails."""
     found = await asyncio.to_thread(agents_files, str(session.cwd))
-    told = (SYSTEM, _where(session), MODES.get(mode, ""), *map(_quoted, found))
+    told = (SYSTEM, _where(session), MODES.get(mode, ""), _plan(session), *map(_quoted, found))
     return "\n\n".join(part for part in told if part)
 
 
@@ -61,6 +63,17 @@ def _where(session: Session) -> str:
     more = [shown(str(root)) for root in session.roots if root != session.cwd]
     also = f" Also yours: {', '.join(more)}." if more else ""
     return f"Working directory: {shown(str(session.cwd))} ({sys.platform}).{also} Relative paths count from it."
+
+
+def _plan(session: Session) -> str:
+    """Steps that are not done: the call that said them may be in no message any more."""
+    try:
+        steps = session.state.get(STATE, list[Step]) or []
+    except StateUnreadable:
+        return ""
+    if all(step.status == "completed" for step in steps):
+        return ""
+    return "Your plan so far:\n" + "\n".join(f"- [{step.status}] {step.content}" for step in steps)
 
 
 def _quoted(found: tuple[str, str]) -> str:

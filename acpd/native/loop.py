@@ -249,12 +249,15 @@ class Loop:
         usage = response.usage
         if not usage.input_tokens and not usage.output_tokens:
             return
+        cost: float | None = None
         with contextlib.suppress(LookupError, ValueError, AssertionError):
-            self._history.spend(float(response.cost().total_price))
+            cost = float(response.cost().total_price)
+        self._history.spend(usage.input_tokens, usage.output_tokens, cost)
         if not self._loaded.window:
             return  # usage_update needs the size of the context, and a made-up one would be shown as the truth
-        cost = None if self._history.cost is None else (self._history.cost, "USD")
-        self._turn.session.used(usage.input_tokens + usage.output_tokens, self._loaded.window, cost)
+        spent = self._history.usage.cost
+        told = None if spent is None else (spent, "USD")
+        self._turn.session.used(usage.input_tokens + usage.output_tokens, self._loaded.window, told)
 
     # -- the calls of a response
 

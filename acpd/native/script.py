@@ -14,8 +14,6 @@ from acpd.native import words
 from acpd.wire.envelope import encode
 from acpd.wire.titles import first_line_title
 
-STATE = "offline"
-"""The name under which the memory is kept."""
 EARLIER = "memory"
 """The name that it had first. A model keeps something else there, of which nothing is read here."""
 WINDOW = 200_000
@@ -58,11 +56,11 @@ class _Script:
     async def run(self) -> None:
         memory = self.memory
         memory.turns += 1
-        self.session.state.put(STATE, memory)  # before anything is said: it counts whatever becomes of the turn
+        self.session.state.put(words.OFFLINE, memory)  # before anything is said: it counts whatever becomes of the turn
         try:
             await self._whole()
         finally:
-            self.session.state.put(STATE, memory)
+            self.session.state.put(words.OFFLINE, memory)
 
     async def _whole(self) -> None:
         memory = self.memory
@@ -177,7 +175,7 @@ def _remembered(turn: Turn) -> Memory:
     """What cannot be read is no memory: a count is not worth a failed turn."""
     state = turn.session.state
     try:
-        return state.get(STATE, Memory) or state.get(EARLIER, Memory) or Memory()
+        return state.get(words.OFFLINE, Memory) or state.get(EARLIER, Memory) or Memory()
     except StateUnreadable:
         return Memory()
 

@@ -14,6 +14,9 @@ VERBS = {
     "help": "these words",
 }
 
+OFFLINE = "offline"
+"""The name under which the offline agent keeps what it remembers of a session."""
+
 SETUP_METHOD = {
     "type": "terminal",
     "id": "setup",

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Generator, Iterator
 
 import pytest
 
-from acpd.native.history import History, Memory
+from acpd.native.history import History, Memory, Usage
 from acpd.native.toolbox import ToolOutput
 from tests.native.turns import KEY, QUICK, Box, Told, loaded, talk
 from tests.support.models import DIALECTS, STALL, Json, ModelServer, answer, http, model_server
@@ -507,13 +507,12 @@ async def test_a_cost_is_told_and_kept(server: ModelServer) -> None:
     history, model = History(), await loaded("anthropic", server.url)
     told = Told("x")
     await talk(told, model, history)
-    first = history.cost
+    first = history.usage.cost
     assert first is not None
     assert ("used", (18, 1_000_000, (first, "USD"))) in told.heard
-    kept = History.restored(history.dump())
-    assert first == kept.cost
+    kept = History.restored(history.dump(), history.usage)
     await talk(Told("y"), model, kept)
-    assert 2 * first == kept.cost
+    assert Usage(requests=2, input=2 * history.usage.input, output=2 * history.usage.output, cost=2 * first) == kept.usage
 
 
 def test_a_memory_of_a_newer_version_is_left_alone() -> None:

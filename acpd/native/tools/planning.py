@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from acpd.api.turn import Turn
 
 
+STATE = "plan"
+"""The state that keeps it: list[Step], as the model said it last."""
+
+
 class Step(Struct, forbid_unknown_fields=True):
     content: Annotated[str, Meta(min_length=1, max_length=2000, description="What is to be done, in one sentence.")]
     status: Annotated[Literal["pending", "in_progress", "completed"], Meta(description="One at a time is in_progress.")] = (
@@ -49,6 +53,7 @@ class Plan(Typed[PlanArguments]):
         from acpd.api.shapes import PlanEntry
 
         steps = self.said(arguments).steps
+        turn.session.state.put(STATE, steps)
         await turn.plan([PlanEntry(step.content, priority=step.priority, status=step.status) for step in steps])
         left = next((step.content for step in steps if step.status != "completed"), "")
         return ToolOutput(f"The user sees it. Next: {left}" if left else "The user sees it. All is done.", shown=True)
