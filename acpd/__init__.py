@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from acpd.api.shapes import Choice, Client, Command, Exit, Location, McpServer, Option, PlanEntry, RemoteServer, StdioServer
     from acpd.api.state import State
     from acpd.api.turn import Turn
+    from acpd.calling import Reply, RuntimeContext, call
     from acpd.errors import FileFailed, Refused, StateTooBig, StateUnreadable, TerminalFailed
     from acpd.version import __version__
 else:
@@ -28,6 +29,7 @@ else:
         ),
         "api.state": ("State",),
         "api.turn": ("Turn",),
+        "calling": ("Reply", "RuntimeContext", "call"),
     }
 
     def __getattr__(name: str) -> object:
@@ -53,6 +55,8 @@ __all__ = [
     "PlanEntry",
     "Refused",
     "RemoteServer",
+    "Reply",
+    "RuntimeContext",
     "Session",
     "State",
     "StateTooBig",
@@ -63,5 +67,6 @@ __all__ = [
     "ToolCall",
     "Turn",
     "__version__",
+    "call",
     "serve",
 ]

@@ -14,6 +14,7 @@ from acpd.presence import Presence
 from acpd.recovery import recover
 from acpd.saving import AT_ONCE, Saver
 from acpd.session import LiveSession
+from acpd.storage.binding import bind
 from acpd.storage.contract import After, Journal, Key, Row
 from acpd.storage.fold import Fold
 from acpd.storage.outline import before_turn, find
@@ -91,7 +92,7 @@ class Registry:
         )
 
     def key(self, session_id: str, agent: str) -> Key:
-        return Key(agent=agent, session=session_id, user=self.user)
+        return bind(agent, default=self.store.session, session_id=session_id, user=self.user).tree_key
 
     async def create(self, header: Header) -> LiveSession:
         """A new session with its header appended. Its row is in the catalog before anybody learns the id."""

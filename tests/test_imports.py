@@ -82,4 +82,4 @@ def test_the_floors_know_every_module() -> None:
     listed = {contract["id"]: contract for contract in contracts}
     hidden = set(listed["backends-see-the-contract"]["forbidden_modules"])
     assert modules - {"acpd.wire", "acpd.storage", "acpd.errors"} == hidden
-    assert modules - {"acpd.api", "acpd.native", "acpd.__main__"} == set(listed["light"]["source_modules"])
+    assert modules - {"acpd.api", "acpd.calling", "acpd.native", "acpd.__main__"} == set(listed["light"]["source_modules"])

@@ -18,7 +18,7 @@ from tests.support.paths import ROOT
 from tests.support.plain_editor import PATIENCE, Json, PlainEditor, editors
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "agents-in-python.md").read_text(), re.DOTALL)
-COUNTER, WRITER, LINES, RUNNER, GREETER = EXAMPLES
+COUNTER, WRITER, LINES, RUNNER, GREETER, CALLER = EXAMPLES
 Launch = Callable[[str], PlainEditor]
 
 
@@ -47,6 +47,18 @@ def session(editor: PlainEditor, cwd: Path, capabilities: Json | None = None) ->
 
 def said(editor: PlainEditor, name: str, text: str) -> str:
     return "".join(editor.says(name, text))
+
+
+def test_a_call_without_an_editor(tmp_path: Path) -> None:
+    """The last example calls an agent for two users, in the store of acpd's configuration."""
+    (tmp_path / "agent.py").write_text(CALLER)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "ACPD_HOME": str(tmp_path / "home")}
+    for counts in ((1, 1, 2), (3, 2, 4)):
+        ran = subprocess.run([sys.executable, "-P", str(tmp_path / "agent.py")], env=env, capture_output=True, text=True)
+        assert ("", [f"alice: {counts[0]}", f"bob: {counts[1]}", f"alice: {counts[2]}"]) == (
+            ran.stderr,
+            ran.stdout.splitlines(),
+        )
 
 
 def test_the_twenty_lines(launch: Launch, tmp_path: Path) -> None:
