@@ -323,18 +323,20 @@ def _openai(chosen: Chosen, key: str) -> Model:
     """Chat completions, which every server that calls itself OpenAI-compatible has."""
     from pydantic_ai.models.openai import OpenAIChatModel
 
+    from acpd.native.answers import lean
+
     profile: Any = NEEDS_FINISH_REASON
     if chosen.provider == "ollama":
         from pydantic_ai.models.ollama import OllamaModel
         from pydantic_ai.providers.ollama import OllamaProvider
 
-        return OllamaModel(chosen.name, provider=OllamaProvider(base_url=chosen.base_url, api_key=key), profile=profile)
+        return lean(OllamaModel(chosen.name, provider=OllamaProvider(base_url=chosen.base_url, api_key=key), profile=profile))
     if chosen.provider == "openrouter" and not chosen.base_url:
         from pydantic_ai.models.openrouter import OpenRouterModel
         from pydantic_ai.providers.openrouter import OpenRouterProvider
 
-        return OpenRouterModel(chosen.name, provider=OpenRouterProvider(api_key=key), profile=profile)
-    return OpenAIChatModel(chosen.name, provider=_chat_provider(chosen, key), profile=profile)
+        return lean(OpenRouterModel(chosen.name, provider=OpenRouterProvider(api_key=key), profile=profile))
+    return lean(OpenAIChatModel(chosen.name, provider=_chat_provider(chosen, key), profile=profile))
 
 
 def _chat_provider(chosen: Chosen, key: str) -> Any:
