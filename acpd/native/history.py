@@ -32,6 +32,8 @@ WORTH = 500
 """Characters of a result that is worth leaving out."""
 LEFT_OUT = "[This result was left out, because the conversation became too long. Call the tool again if you need it.]"
 
+PARTIAL = 1024 * 1024
+"""Of an answer that was meant to end, twice what the largest model can say; what goes on and on is not worth more."""
 FILES = 16 * 1024 * 1024
 """Bytes of images and other files of which a conversation keeps the newest. All of it is sent with each request, of which
 providers take 20 to 50 MB, and kept as one state.
@@ -121,12 +123,12 @@ class History:
         return response
 
     def partial(self, response: ModelResponse) -> None:
-        """What there is of a response that broke off."""
+        """What there is of a response that broke off: the newest PARTIAL characters of its text."""
         from pydantic_ai.messages import ModelResponse, TextPart
 
         text = text_of("".join(part.content for part in response.parts if isinstance(part, TextPart)))
         if text.strip():
-            self.messages.append(ModelResponse(parts=[TextPart(text)], model_name=response.model_name))
+            self.messages.append(ModelResponse(parts=[TextPart(text[-PARTIAL:])], model_name=response.model_name))
 
     def results(self, calls: Sequence[ToolCallPart], results: Mapping[str, ToolReturnPart], why: str = INTERRUPTED) -> None:
         """The results of the newest response's calls, in its order; a call that has none gets `why`."""

@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from acpd.errors import ConnectionBroken, RequestError
+from acpd.native.answers import SEEN, check
 from acpd.native.history import History
-from acpd.native.models import ANSWERS
 from acpd.native.outcomes import (
     LIMITS,
     Limits,
@@ -159,7 +159,7 @@ class Loop:
         stream: StreamedResponse | None = None
         whole = False
         answers: list[httpx2.Response] = []
-        ANSWERS.set(answers)
+        SEEN.set(answers)
         try:
             async with model_request_stream(
                 self._loaded.model,
@@ -172,6 +172,7 @@ class Loop:
                     self._heard = True
                     await self._show(event)
             response = stream.get()
+            check(response)
             whole = response.state == "complete" and response.finish_reason not in {None, "error"}
             if not whole:
                 raise StreamCut

@@ -11,7 +11,7 @@
 | the request is too large (413) | as a conversation that is too long |
 | the request is rejected (any other 4xx, but for those of `_NOT_THE_REQUEST`) | error -32603; the model forgets the prompt |
 | 429, 5xx, no connection, no answer in time: tried again before the first token, then | error -32603 |
-| the stream broke off | error -32603; what was said stays |
+| the stream broke off, or has more than an answer may have | error -32603; what was said stays |
 
 Every text names the cause and the next step. None of them has a stack trace, and no key: what a provider wrote is shown in
 part only, and with every key that the environment has taken out.
@@ -66,9 +66,9 @@ class Outcome(NamedTuple):
 
 class _Cause(NamedTuple):
     """`kind`: a class of pydantic_ai.exceptions, or one of ours. In `text`: {provider}, {model}, {http} the status, {wait} what
-    was asked for, {said} the provider's own words, {then} what to do about the prompt. `passes`: it may be over in a moment.
-    `brief`: for a notice. `again`: the user mends something and sends the prompt again, so that it is forgotten unless the
-    turn had begun its work.
+    was asked for, {said} the provider's own words, {error} those of an error of ours, {then} what to do about the prompt.
+    `passes`: it may be over in a moment. `brief`: for a notice. `again`: the user mends something and sends the prompt again,
+    so that it is forgotten unless the turn had begun its work.
     """
 
     kind: str
@@ -127,6 +127,9 @@ _CAUSES = (
         stop="refusal",
         forget=True,
     ),
+    _Cause(
+        "AnswerTooLarge", "The answer of {model} was stopped: {error}. What was said so far is kept: say `go on`, or ask again."
+    ),
     _Cause("StreamCut", "The answer of {model} ended before it began. " + _KEPT, passes=True, brief="an empty answer"),
     _Cause(
         "UnexpectedModelBehavior", "{model} gave an answer that cannot be read. " + _KEPT, passes=True, brief="an empty answer"
@@ -135,7 +138,13 @@ _CAUSES = (
 )
 """The first whose kind an error has counts: subclasses come before their bases."""
 _UNKNOWN = _Cause("", "acpd-agent failed while it talked to {model} ({class}); its stderr says where.")
-_ENDED = {"ModelAuthenticationError", "ModelContextWindowExceededError", "ContentFilterError", "ModelQuotaExceededError"}
+_ENDED = {
+    "ModelAuthenticationError",
+    "ModelContextWindowExceededError",
+    "ContentFilterError",
+    "ModelQuotaExceededError",
+    "AnswerTooLarge",
+}
 """What has its own words also when the answer had begun."""
 _TOO_LARGE = 413
 _NOT_THE_REQUEST = {401, 402, 403, 404, 408, 409, 425, 429}
@@ -216,6 +225,7 @@ def _filled(text: str, error: Exception, chosen: Chosen, secrets: Sequence[str],
         "wait": "" if wait is None else f"; it asks to wait {wait:.0f} s",
         "said": _quoted(error, secrets),
         "class": type(error).__name__,
+        "error": str(error),
         "then": then,
     }
     return text.format_map(values)

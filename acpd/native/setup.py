@@ -215,7 +215,7 @@ def _fault(wish: Wish, environ: Mapping[str, str]) -> str:
     from pydantic_ai.messages import ModelRequest
 
     async def word() -> None:
-        async with asyncio.timeout(TRIAL), loaded.model:
+        async with asyncio.timeout(TRIAL), loaded.http, loaded.model:
             await model_request(loaded.model, [ModelRequest.user_text_prompt("Answer with the word: ok")])
 
     try:
