@@ -14,7 +14,7 @@
 | the stream broke off, or has more than an answer may have | error -32603; what was said stays |
 
 Every text names the cause and the next step. None of them has a stack trace, and no key: what a provider wrote is shown in
-part only, and with every key that the environment has taken out.
+part only, and with every key that the environment has taken out, base64 and the like of it too.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from acpd.config import HIDDEN
 from acpd.errors import AUTH_REQUIRED, INTERNAL_ERROR
+from acpd.native.spellings import spellings
 
 if TYPE_CHECKING:
     from acpd.api.shapes import Stop
@@ -269,7 +270,7 @@ def _quoted(error: Exception, secrets: Sequence[str]) -> str:
 
 
 def without(text: str, secrets: Sequence[str]) -> str:
-    """The text without the keys; longer ones first, because one may be part of another."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
+    """The text without the keys, however they are spelled; longer spellings first, because one may be part of another."""
+    for spelling in sorted({each for secret in secrets for each in spellings(secret)}, key=len, reverse=True):
+        text = text.replace(spelling, HIDDEN)
     return text
