@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from acpd.native.sound import response_of
+
 if TYPE_CHECKING:
     import httpx2
     from pydantic_ai.messages import ModelResponse
@@ -66,7 +68,9 @@ async def _seen(response: httpx2.Response) -> None:
 
 
 def check(response: ModelResponse) -> None:
-    """Raises AnswerTooLarge for what it has of calls."""
+    """Raises AnswerTooLarge for what it has of calls; ValidationError, TypeError and the like for values of another type than
+    they should be of, which libraries let through: it could be neither kept nor sent back.
+    """
     if len(response.tool_calls) > CALLS:
         raise AnswerTooLarge(f"it has {len(response.tool_calls)} tool calls, of at most {CALLS}")
     for call in response.tool_calls:
@@ -76,6 +80,10 @@ def check(response: ModelResponse) -> None:
                 arguments = msgspec.json.decode(arguments)
         if _is_deep(arguments):
             raise AnswerTooLarge(f"the arguments of a call go deeper than {DEPTH} levels")
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    written = ModelMessagesTypeAdapter.dump_json([response_of(response, ())], warnings="none")
+    ModelMessagesTypeAdapter.validate_json(written)
 
 
 def _is_deep(value: object) -> bool:

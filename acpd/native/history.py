@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from acpd.errors import AcpdError
-from acpd.native.sound import ids_in, mended, response_of, text_of
+from acpd.native.sound import ids_in, mended, response_of, text_of, with_objects
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart, ToolReturnPart, UserContent
@@ -116,19 +116,19 @@ class History:
         self.messages[self._begun :] = [] if self._before is None else [self._before]
 
     def answered(self, response: ModelResponse) -> ModelResponse:
-        """A whole response, as it is kept (acpd.native.sound): one without parts is not. Its calls wait for `results`."""
+        """A whole response, mended (acpd.native.sound). One without parts is not kept. Its calls wait for `results`."""
         response = response_of(response, ids_in(self.messages))
         if response.parts:
-            self.messages.append(response)
+            self.messages.append(with_objects(response))
         return response
 
-    def partial(self, response: ModelResponse) -> None:
-        """What there is of a response that broke off: the newest PARTIAL characters of its text."""
+    def partial(self, text: str) -> None:
+        """What was said of a response that broke off: the newest PARTIAL characters."""
         from pydantic_ai.messages import ModelResponse, TextPart
 
-        text = text_of("".join(part.content for part in response.parts if isinstance(part, TextPart)))
+        text = text_of(text[-PARTIAL:])
         if text.strip():
-            self.messages.append(ModelResponse(parts=[TextPart(text[-PARTIAL:])], model_name=response.model_name))
+            self.messages.append(ModelResponse(parts=[TextPart(text)]))
 
     def results(self, calls: Sequence[ToolCallPart], results: Mapping[str, ToolReturnPart], why: str = INTERRUPTED) -> None:
         """The results of the newest response's calls, in its order; a call that has none gets `why`."""

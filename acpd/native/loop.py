@@ -15,16 +15,18 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from acpd.errors import ConnectionBroken, RequestError
+from acpd.errors import AcpdError, ConnectionBroken, RequestError
 from acpd.native.answers import SEEN, check
 from acpd.native.history import History
 from acpd.native.outcomes import (
     LIMITS,
+    AnswerBroken,
     Limits,
     Outcome,
     StreamCut,
     brief,
     empty,
+    is_broken,
     is_known,
     is_too_long,
     outcome,
@@ -80,6 +82,8 @@ class Loop:
         self._heard = False
         self._worked = False
         """Whether a request of this turn was answered."""
+        self._pieces: list[str] = []
+        """Of the text of the answer that comes."""
         self.said = False
         """Whether there is any text of the model in this turn."""
 
@@ -157,7 +161,7 @@ class Loop:
 
         parameters = await self._parameters()
         stream: StreamedResponse | None = None
-        whole = False
+        whole, self._pieces = False, []
         answers: list[httpx2.Response] = []
         SEEN.set(answers)
         try:
@@ -176,11 +180,17 @@ class Loop:
             whole = response.state == "complete" and response.finish_reason not in {None, "error"}
             if not whole:
                 raise StreamCut
+        except AcpdError:
+            raise
+        except Exception as error:
+            if answers and is_broken(error):
+                raise AnswerBroken(answers[-1].status_code) from error
+            raise
         finally:
             if stream is not None:
-                self._spend(stream.get())
+                self._spend(stream)
                 if not whole:
-                    self._history.partial(stream.get())
+                    self._history.partial("".join(self._pieces))
             for answer in answers:
                 await answer.aclose()
         return self._keep(response)
@@ -188,7 +198,7 @@ class Loop:
     def _keep(self, response: ModelResponse) -> ModelResponse:
         """Into the history: all of a response that ended well, the text of one that was stopped at a limit."""
         if response.finish_reason in {"length", "content_filter"}:
-            self._history.partial(response)
+            self._history.partial("".join(self._pieces))
             return response
         return self._history.answered(response)
 
@@ -200,7 +210,7 @@ class Loop:
             if isinstance(part, messages.TextPart) and part.content:
                 await self._say(part.content)
             elif isinstance(part, messages.ThinkingPart) and part.content:
-                await self._turn.think(part.content)
+                await self._think(part.content)
             elif isinstance(part, messages.FilePart) and part.content.is_image:
                 await self._turn.show({"type": "image", "data": part.content.base64, "mimeType": part.content.media_type})
         elif isinstance(event, messages.PartDeltaEvent):
@@ -208,10 +218,16 @@ class Loop:
             if isinstance(delta, messages.TextPartDelta) and delta.content_delta:
                 await self._say(delta.content_delta)
             elif isinstance(delta, messages.ThinkingPartDelta) and delta.content_delta:
-                await self._turn.think(delta.content_delta)
+                await self._think(delta.content_delta)
+
+    async def _think(self, text: str) -> None:
+        _check(text)
+        await self._turn.think(text)
 
     async def _say(self, text: str) -> None:
+        _check(text)
         self.said = True
+        self._pieces.append(text)
         await self._turn.say(text)
 
     def _settings(self) -> ModelSettings:
@@ -245,12 +261,14 @@ class Loop:
     def _offered(self) -> Sequence[Tool]:
         return self._toolbox.offered(self._toolbox.mode_of(self._turn.session))
 
-    def _spend(self, response: ModelResponse) -> None:
+    def _spend(self, stream: StreamedResponse) -> None:
         """Tell what the session has used. A model whose price is not known costs nothing that could be told."""
-        usage = response.usage
-        if not usage.input_tokens and not usage.output_tokens:
+        usage = stream.usage
+        counts: list[object] = [usage.input_tokens, usage.output_tokens]
+        if not any(counts) or any(not isinstance(count, int) for count in counts):
             return
-        with contextlib.suppress(LookupError, ValueError, AssertionError):
+        with contextlib.suppress(LookupError, ValueError, AssertionError, TypeError, AttributeError):  # it may be no answer
+            response = stream.get()
             self._history.spend(float(response.cost().total_price))
         if not self._loaded.window:
             return  # usage_update needs the size of the context, and a made-up one would be shown as the truth
@@ -287,6 +305,12 @@ class Loop:
     async def _run(self, call: ToolCallPart, results: dict[str, ToolReturnPart]) -> None:
         output = await self._toolbox.call(self._turn, call.tool_name, call.args if call.args is not None else "{}")
         results[call.tool_call_id] = _result(call, output)
+
+
+def _check(text: object) -> None:
+    """Libraries pass on what they were sent."""
+    if not isinstance(text, str):
+        raise TypeError(f"a text is a {type(text).__name__}")
 
 
 def _groups(calls: Sequence[ToolCallPart], harmless: set[str]) -> list[list[ToolCallPart]]:

@@ -11,6 +11,7 @@
 | the request is too large (413) | as a conversation that is too long |
 | the request is rejected (any other 4xx, but for those of `_NOT_THE_REQUEST`) | error -32603; the model forgets the prompt |
 | 429, 5xx, no connection, no answer in time: tried again before the first token, then | error -32603 |
+| the answer is none that can be read | error -32603; as above |
 | the stream broke off, or has more than an answer may have | error -32603; what was said stays |
 
 Every text names the cause and the next step. None of them has a stack trace, and no key: what a provider wrote is shown in
@@ -51,6 +52,14 @@ LIMITS = Limits()
 
 class StreamCut(Exception):
     """An answer broke off before its end, without an error, or the model could not write it (a call that was malformed)."""
+
+
+class AnswerBroken(Exception):
+    """What came from the provider is no answer of its interface: its cause is what a library says to it. `status`: of HTTP."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.status_code = status if status != _OK else None
 
 
 class Outcome(NamedTuple):
@@ -131,9 +140,17 @@ _CAUSES = (
     _Cause(
         "AnswerTooLarge", "The answer of {model} was stopped: {error}. What was said so far is kept: say `go on`, or ask again."
     ),
+    _Cause(
+        "AnswerBroken",
+        "{provider} gave an answer that cannot be read{http}. Is the address right? Your prompt is kept: then say `go on`.",
+        brief="it cannot be read",
+    ),
     _Cause("StreamCut", "The answer of {model} ended before it began. " + _KEPT, passes=True, brief="an empty answer"),
     _Cause(
-        "UnexpectedModelBehavior", "{model} gave an answer that cannot be read. " + _KEPT, passes=True, brief="an empty answer"
+        "UnexpectedModelBehavior",
+        "{provider} gave an answer that cannot be read. Is the address right? " + _KEPT,
+        passes=True,
+        brief="an empty answer",
     ),
     _Cause("UserError", "{model} cannot be asked this. " + _FORGOTTEN, forget=True),
 )
@@ -147,6 +164,7 @@ _ENDED = {
     "AnswerTooLarge",
 }
 """What has its own words also when the answer had begun."""
+_OK = 200
 _TOO_LARGE = 413
 _NOT_THE_REQUEST = {401, 402, 403, 404, 408, 409, 425, 429}
 """The 4xx that another attempt, key, account or model may mend; any other says that this request is never taken."""
@@ -168,7 +186,15 @@ def _of_kind(kind: str) -> _Cause:
 
 
 def is_known(error: Exception) -> bool:
-    return _cause(error) is not _UNKNOWN
+    """Whether nobody need look at where it comes from."""
+    inner = error.__cause__ if isinstance(error, AnswerBroken) else None
+    return _cause(inner if isinstance(inner, Exception) else error) is not _UNKNOWN
+
+
+def is_broken(error: Exception) -> bool:
+    """Whether an error is about what has been answered, if anything has: libraries are not made for what is no answer."""
+    cause = _cause(error)
+    return cause is _UNKNOWN or (cause.kind == "ModelAPIError" and getattr(error, "status_code", None) is None)
 
 
 def is_too_long(error: Exception) -> bool:

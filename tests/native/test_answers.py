@@ -7,6 +7,7 @@ import gzip
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from acpd.native import answers
 from acpd.native.answers import CALLS, DEPTH
 from acpd.native.history import History
 from acpd.native.models import Chosen, load
-from tests.native.turns import Box, Told, loaded, talk
+from tests.native.turns import QUICK, Box, Told, loaded, talk
 from tests.support.models import DIALECTS, SSE, Json, ModelServer, answer, model_server
 
 PLAIN_CHAT = [DIALECTS[0], *(pytest.param(dialect, marks=pytest.mark.e2e) for dialect in DIALECTS[1:])]
@@ -139,3 +140,105 @@ def _in_pieces(dialect: str, count: int, size: int) -> bytes:
     is_piece = {"responses": b"output_text.delta", "gemini": b"@@@", "chat": b"@@@", "anthropic": b"text_delta"}[dialect]
     events = [event.replace(b"@@@", b"y" * size) for event in whole for _ in range(count if is_piece in event else 1)]
     return SSE + b"\n\n".join(events)
+
+
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n"
+MOVED = b"HTTP/1.1 302 Found\r\n%bContent-Length: 0\r\nConnection: close\r\n\r\n"
+NO_ANSWERS = {
+    "list": SSE + b"data: []\n\n",
+    "null": SSE + b"data: null\n\n",
+    "number": SSE + b"data: 5\n\n",
+    "text": SSE + b'data: "x"\n\n',
+    "half": SSE + b'data: {"id"\n\n',
+    "bytes": SSE + b"data: \xff\xfe\n\n",
+    "html": PLAIN + b"<html>Log in</html>",
+    "nothing": PLAIN,
+    "json": HTTP % b"200" + b"[]",
+    "status": HTTP % b"200" + b'{"ok":true}',
+    "moved": MOVED % b"Location: /login\r\n",
+    "nowhere": MOVED % b"",
+    "astray": MOVED % b"Location: ht!tp://[\r\n",
+    "unpackable": PACKED + b"no gzip",
+    "garbage": b"SSH-2.0-OpenSSH\r\n",
+}
+
+
+@pytest.mark.parametrize("one", PLAIN_CHAT)
+@pytest.mark.parametrize("what", NO_ANSWERS)
+async def test_what_is_no_answer_is_told_as_the_providers(server: ModelServer, one: str, what: str) -> None:
+    """Never as a failure of ours; the prompt is kept, and nothing else."""
+    server.canned = [NO_ANSWERS[what]] * QUICK.attempts
+    history, model, told = History(), await loaded(one, server.url), Told("first")
+    ended = await talk(told, model, history)
+    assert (None, -32603, False) == (ended.stop, ended.code, ended.forget)
+    assert "acpd-agent" not in ended.text
+    assert "Your prompt is kept" in ended.text
+    assert 1 == len(history.messages)
+    server.canned.clear()
+    assert "end_turn" == (await talk(Told("[[say on]]"), model, history)).stop
+    assert "first" in json.dumps(server.bodies[-1])
+
+
+@pytest.mark.parametrize("one", PLAIN_CHAT)
+async def test_what_follows_a_text_may_be_no_answer(server: ModelServer, one: str) -> None:
+    """What was said stays, the half call behind it does not."""
+    whole = answer(one, "so far", [("c", "read", {"path": "/x"})])
+    for line in (b"data: 5\n\n", b"data: {\n\n", b"data: \xff\n\n"):
+        server.canned = [whole[: whole.index(b"so far") + whole[whole.index(b"so far") :].index(b"\n\n") + 2] + line]
+        history, model = History(), await loaded(one, server.url)
+        ended = await talk(Told("x"), model, history)
+        assert "broke off" in ended.text
+        await talk(Told("[[say on]]"), model, history)
+        assert "so far" in json.dumps(server.bodies[-1])
+
+
+@pytest.mark.parametrize("one", PLAIN_CHAT)
+@pytest.mark.parametrize("arguments", [b"", b"x", b"5", b"[1]", b'{\\"path\\":'])
+async def test_arguments_that_are_no_object(server: ModelServer, one: str, arguments: bytes) -> None:
+    """The call is told so, and no provider that reads the arguments of earlier calls refuses what comes after it."""
+    if one == "gemini":
+        return  # its arguments are never a text
+    whole = answer(one, "", [("c", "read", {"path": "@@@"})])
+    spelled = b'"{\\"path\\": \\"@@@\\"}"'
+    assert spelled in whole
+    server.canned = [whole.replace(spelled, b'"%b"' % arguments), answer(one, "seen")]
+    history, model = History(), await loaded(one, server.url)
+    assert "end_turn" == (await talk(Told("x"), model, history)).stop
+    assert "end_turn" == (await talk(Told("[[say on]]"), model, History.restored(history.dump()))).stop
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("one", DIALECTS)
+async def test_whatever_stands_in_the_place_of_a_value(server: ModelServer, one: str) -> None:
+    """Each value of an answer becomes another in turn: the turn ends or goes on, and what is kept can be asked on with."""
+    model = await loaded(one, server.url)
+    events = answer(one, "said", [("c", "read", {"path": "/x"})]).removeprefix(SSE).split(b"\n\n")
+    for number, event in enumerate(events):
+        for odd in _odd(event):
+            server.canned = [SSE + b"\n\n".join([*events[:number], odd, *events[number + 1 :]]), *[answer(one, "seen")] * 4]
+            history = History()
+            ended = await talk(Told("first"), model, history)
+            assert "acpd-agent" not in ended.text, odd
+            server.canned.clear()
+            kept = History.restored(history.dump())
+            assert "end_turn" == (await talk(Told("[[say on]]"), model, kept)).stop, odd
+
+
+def _odd(event: bytes) -> Iterator[bytes]:
+    head, _, text = event.partition(b"data: ")
+    if not text.startswith(b"{"):
+        return
+    for path in _paths(json.loads(text)):
+        odd: list[Any] = [None, 5, "x", [{}]]
+        for value in odd:
+            whole = json.loads(text)
+            functools.reduce(lambda inner, step: inner[step], path[:-1], whole)[path[-1]] = value
+            yield head + b"data: " + json.dumps(whole).encode()
+
+
+def _paths(value: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, inner in steps:
+        yield from _paths(inner, (*path, step))
