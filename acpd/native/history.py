@@ -5,7 +5,7 @@ r"""What a model remembers of a session, always in a shape that every provider t
 
 Nothing here awaits, so that a cancelled turn cannot leave anything half done. A response that broke off is kept as far as
 its text goes: half a call, and thoughts whose signature is missing, are refused by providers. What is kept between
-processes is JSON of pydantic_ai's messages with the session's cost, the state `memory`.
+processes is JSON of pydantic_ai's messages with the session's cost, the state `memory`; beside it what is being said.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart, ToolReturnPart, UserContent
 
 STATE = "memory"
+SAYING = "saying"
 VERSION = 1
 INTERRUPTED = (
     "This call was interrupted before it had a result: the user has cancelled the turn, or it failed. It may have had effects."
@@ -53,6 +54,15 @@ class Memory(Struct, kw_only=True):
     version: int = VERSION
     messages: msgspec.Raw = msgspec.Raw(b"[]")
     cost: float | None = None
+
+
+class Saying(Struct, kw_only=True):
+    """The state `saying`: the text of an answer that comes, so that a process that is killed leaves what the user has seen.
+    `after`: how many messages the memory has then; with another number it is of no use any more.
+    """
+
+    after: int
+    text: str
 
 
 class History:

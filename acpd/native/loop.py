@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from acpd.errors import AcpdError, ConnectionBroken, RequestError
 from acpd.native.answers import SEEN, check
-from acpd.native.history import History
+from acpd.native.history import PARTIAL, History
 from acpd.native.outcomes import (
     LIMITS,
     AnswerBroken,
@@ -48,13 +48,15 @@ if TYPE_CHECKING:
     from acpd.native.models import Loaded
     from acpd.native.toolbox import Tool, Toolbox, ToolOutput
 
+SAID_EVERY = 1.0
+"""Seconds; the text is kept whole each time."""
 THOUGHT_LEVELS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 
 class Loop:
     """A turn. `instructions` makes the system prompt of each request. `thought`: one of THOUGHT_LEVELS, "off", or "default" for
     the model's own way. `secrets` are taken out of everything that is shown. `saving` is called where the history is complete,
-    and may be cancelled.
+    and may be cancelled. `saying` is given the text of an answer that comes, every SAID_EVERY seconds.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Loop:
         secrets: Sequence[str] = (),
         limits: Limits = LIMITS,
         saving: Callable[[], Awaitable[None]] | None = None,
+        saying: Callable[[str], None] | None = None,
     ) -> None:
         self._turn = turn
         self._loaded = loaded
@@ -79,6 +82,8 @@ class Loop:
         self._secrets = secrets
         self._limits = limits
         self._saving = saving
+        self._saying = saying
+        self._said_at = 0.0
         self._heard = False
         self._worked = False
         """Whether a request of this turn was answered."""
@@ -229,6 +234,10 @@ class Loop:
         self.said = True
         self._pieces.append(text)
         await self._turn.say(text)
+        now = asyncio.get_running_loop().time()
+        if self._saying is not None and now - self._said_at >= SAID_EVERY:
+            self._said_at = now
+            self._saying("".join(self._pieces)[-PARTIAL:])
 
     def _settings(self) -> ModelSettings:
         settings: ModelSettings = {
