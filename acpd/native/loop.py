@@ -20,6 +20,7 @@ from acpd.native.answers import SEEN, check
 from acpd.native.history import PARTIAL, History
 from acpd.native.outcomes import (
     LIMITS,
+    TRY_DEFAULT,
     AnswerBroken,
     Limits,
     Outcome,
@@ -28,6 +29,7 @@ from acpd.native.outcomes import (
     empty,
     is_broken,
     is_known,
+    is_rejected,
     is_too_long,
     outcome,
     refused,
@@ -102,6 +104,8 @@ class Loop:
             raise
         except Exception as error:  # noqa: BLE001  the SDKs raise what they like; a turn ends, whatever it was
             ended = outcome(error, self._loaded.chosen, self._secrets, begun=self._heard, worked=self._worked)
+            if self._thought != "default" and is_rejected(error):
+                ended = ended._replace(text=ended.text + TRY_DEFAULT)
             if not is_known(error):
                 sys.stderr.write(without("".join(traceback.format_exception(error)), self._secrets))
         finally:

@@ -290,9 +290,9 @@ def _responses(chosen: Chosen, key: str, http: httpx2.AsyncClient) -> Model:
     from pydantic_ai.providers.openai import OpenAIProvider
 
     _build_events()
-    return OpenAIResponsesModel(
-        chosen.name, provider=OpenAIProvider(api_key=key, base_url=chosen.base_url or None, http_client=http)
-    )
+    provider = OpenAIProvider(api_key=key, base_url=chosen.base_url or None, http_client=http)
+    profile: Any = _thinks(chosen)
+    return OpenAIResponsesModel(chosen.name, provider=provider, profile=profile or None)
 
 
 def _build_events() -> None:
@@ -308,11 +308,19 @@ def _build_events() -> None:
                 field.annotation.model_rebuild()
 
 
+def _thinks(chosen: Chosen) -> dict[str, bool]:
+    """What is known of models at another address than their provider's: nothing, by whatever name. So a level of thinking that
+    somebody has chosen is sent (`reasoning_effort`), and the server says whether it takes that. Where none was chosen none is.
+    """
+    elsewhere = chosen.provider == "ollama" or chosen.title != PROVIDERS[chosen.provider].title
+    return {"supports_thinking": True} if elsewhere else {}
+
+
 def _openai(chosen: Chosen, key: str, http: httpx2.AsyncClient) -> Model:
     """Chat completions, which every server that calls itself OpenAI-compatible has."""
     from pydantic_ai.models.openai import OpenAIChatModel
 
-    profile: Any = NEEDS_FINISH_REASON
+    profile: Any = {**NEEDS_FINISH_REASON, **_thinks(chosen)}
     if chosen.provider == "ollama":
         from pydantic_ai.models.ollama import OllamaModel
         from pydantic_ai.providers.ollama import OllamaProvider

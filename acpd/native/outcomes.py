@@ -94,6 +94,7 @@ class _Cause(NamedTuple):
 _KEPT = "Your prompt is kept: say `go on` in a while.{said}"
 _SEND_AGAIN = "Then send your prompt again: the model does not remember it."
 _GO_ON = "Then say `go on`: what was done so far is kept."
+TRY_DEFAULT = " If it is about the thinking that was chosen: set Thinking to Default."
 _FORGOTTEN = "This prompt was left out of what the model remembers, or every other would be rejected too.{said}"
 _CAUSES = (
     _Cause(
@@ -195,6 +196,11 @@ def is_broken(error: Exception) -> bool:
     """Whether an error is about what has been answered, if anything has: libraries are not made for what is no answer."""
     cause = _cause(error)
     return cause is _UNKNOWN or (cause.kind == "ModelAPIError" and getattr(error, "status_code", None) is None)
+
+
+def is_rejected(error: Exception) -> bool:
+    """Whether something in the request is not to be had from this model."""
+    return _cause(error).kind == "ModelRequestRejectedError"
 
 
 def is_too_long(error: Exception) -> bool:
