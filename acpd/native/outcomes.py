@@ -75,14 +75,15 @@ class Outcome(NamedTuple):
 
 
 class _Cause(NamedTuple):
-    """`kind`: a class of pydantic_ai.exceptions, or one of ours. In `text`: {provider}, {model}, {http} the status, {wait} what
-    was asked for, {said} the provider's own words, {error} those of an error of ours, {then} what to do about the prompt.
-    `passes`: it may be over in a moment. `brief`: for a notice. `again`: the user mends something and sends the prompt again,
-    so that it is forgotten unless the turn had begun its work.
+    """`kind`: a class of pydantic_ai.exceptions, or one of ours. `text`: what is wrong; `after`: what becomes of the prompt, what
+    to do. In both: {provider}, {model}, {http} the status, {wait} what was asked for, {said} the provider's own words, {error}
+    those of an error of ours, {then} what to do about the prompt. `passes`: it may be over in a moment. `brief`: for a notice.
+    `again`: the user mends something and sends the prompt again, so that it is forgotten unless the turn had begun its work.
     """
 
     kind: str
     text: str
+    after: str = ""
     stop: Stop | None = None
     code: int = INTERNAL_ERROR
     forget: bool = False
@@ -99,61 +100,71 @@ _FORGOTTEN = "This prompt was left out of what the model remembers, or every oth
 _CAUSES = (
     _Cause(
         "ModelAuthenticationError",
-        "{provider} did not accept the key{http}. Set the right one, or run: acpd-agent --setup. {then}",
+        "{provider} did not accept the key{http}.",
+        "Set the right one, or run: acpd-agent --setup. {then}",
         code=AUTH_REQUIRED,
         again=True,
     ),
     _Cause(
         "ModelNotFoundError",
-        "{provider} has no model {name}{http}, or its address is wrong. Choose another model. {then}{said}",
+        "{provider} has no model {name}{http}, or its address is wrong.",
+        "Choose another model. {then}{said}",
         again=True,
     ),
     _Cause(
         "ModelContextWindowExceededError",
-        "The conversation is too long for {model}{http}. This prompt was left out of what the model remembers: go on with a "
+        "The conversation is too long for {model}{http}.",
+        "This prompt was left out of what the model remembers: go on with a "
         "shorter one, choose a model with a larger context, or begin a new session.",
         stop="max_tokens",
         forget=True,
     ),
     _Cause(
         "ModelQuotaExceededError",
-        "The account at {provider} has no credit or quota left{http}. Top it up, or choose another model.{said}",
+        "The account at {provider} has no credit or quota left{http}.",
+        "Top it up, or choose another model.{said}",
     ),
     _Cause(
         "ModelRateLimitError",
-        "{provider} takes no more requests at the moment{http}{wait}. " + _KEPT,
+        "{provider} takes no more requests at the moment{http}{wait}.",
+        _KEPT,
         passes=True,
         brief="too many requests{http}",
     ),
-    _Cause("ModelUnavailableError", "{provider} is overloaded{http}. " + _KEPT, passes=True, brief="overloaded{http}"),
-    _Cause("ModelServerError", "{provider} failed{http}. " + _KEPT, passes=True, brief="it failed{http}"),
-    _Cause("ModelTimeoutError", "{provider} did not answer in time. " + _KEPT, passes=True, brief="no answer in time"),
-    _Cause("ModelRequestTimeout", "{provider} did not answer in time. " + _KEPT),
-    _Cause("ModelConnectionError", "{provider} cannot be reached. " + _KEPT, passes=True, brief="it cannot be reached"),
-    _Cause("ModelRequestRejectedError", "{provider} rejected the request{http}. " + _FORGOTTEN, forget=True),
-    _Cause("ModelAPIError", "{provider} failed{http}. " + _KEPT),
+    _Cause("ModelUnavailableError", "{provider} is overloaded{http}.", _KEPT, passes=True, brief="overloaded{http}"),
+    _Cause("ModelServerError", "{provider} failed{http}.", _KEPT, passes=True, brief="it failed{http}"),
+    _Cause("ModelTimeoutError", "{provider} did not answer in time.", _KEPT, passes=True, brief="no answer in time"),
+    _Cause("ModelRequestTimeout", "{provider} did not answer in time.", _KEPT),
+    _Cause("ModelConnectionError", "{provider} cannot be reached.", _KEPT, passes=True, brief="it cannot be reached"),
+    _Cause("ModelRequestRejectedError", "{provider} rejected the request{http}.", _FORGOTTEN, forget=True),
+    _Cause("ModelAPIError", "{provider} failed{http}.", _KEPT),
     _Cause(
         "ContentFilterError",
-        "{provider} refused this. The prompt was left out of what the model remembers.",
+        "{provider} refused this.",
+        "The prompt was left out of what the model remembers.",
         stop="refusal",
         forget=True,
     ),
     _Cause(
-        "AnswerTooLarge", "The answer of {model} was stopped: {error}. What was said so far is kept: say `go on`, or ask again."
+        "AnswerTooLarge",
+        "The answer of {model} was stopped: {error}.",
+        "What was said so far is kept: say `go on`, or ask again.",
     ),
     _Cause(
         "AnswerBroken",
-        "{provider} gave an answer that cannot be read{http}. Is the address right? Your prompt is kept: then say `go on`.",
+        "{provider} gave an answer that cannot be read{http}.",
+        "Is the address right? Your prompt is kept: then say `go on`.",
         brief="it cannot be read",
     ),
-    _Cause("StreamCut", "The answer of {model} ended before it began. " + _KEPT, passes=True, brief="an empty answer"),
+    _Cause("StreamCut", "The answer of {model} ended before it began.", _KEPT, passes=True, brief="an empty answer"),
     _Cause(
         "UnexpectedModelBehavior",
-        "{provider} gave an answer that cannot be read. Is the address right? " + _KEPT,
+        "{provider} gave an answer that cannot be read.",
+        "Is the address right? " + _KEPT,
         passes=True,
         brief="an empty answer",
     ),
-    _Cause("UserError", "{model} cannot be asked this. " + _FORGOTTEN, forget=True),
+    _Cause("UserError", "{model} cannot be asked this.", _FORGOTTEN, forget=True),
 )
 """The first whose kind an error has counts: subclasses come before their bases."""
 _UNKNOWN = _Cause("", "acpd-agent failed while it talked to {model} ({class}); its stderr says where.")
@@ -236,7 +247,7 @@ def outcome(
     another request of the turn was answered.
     """
     cause = _cause(error)
-    text = cause.text
+    text = f"{cause.text} {cause.after}".rstrip()
     if begun and cause is not _UNKNOWN and cause.kind not in _ENDED:
         why = f" ({cause.brief})" if cause.brief and cause.kind not in {"StreamCut", "UnexpectedModelBehavior"} else ""
         text = (
@@ -247,11 +258,18 @@ def outcome(
     return Outcome(text, cause.stop, cause.code, cause.forget or (cause.again and not kept), cause.again)
 
 
-def _filled(text: str, error: Exception, chosen: Chosen, secrets: Sequence[str], then: str = "") -> str:
+def fault(error: Exception, chosen: Chosen, secrets: Sequence[str]) -> str:
+    """What is wrong where there is no prompt yet. With the address, which may be it."""
+    cause = _cause(error)
+    said = "{said}" if "{said}" in cause.after else ""
+    return _filled(cause.text + said, error, chosen, secrets, provider=chosen.base_url or chosen.title)
+
+
+def _filled(text: str, error: Exception, chosen: Chosen, secrets: Sequence[str], then: str = "", provider: str = "") -> str:
     status = getattr(error, "status_code", None)
     wait: float | None = getattr(error, "retry_after", None)
     values = {
-        "provider": chosen.title,
+        "provider": provider or chosen.title,
         "model": chosen.id,
         "name": chosen.name,
         "http": f" (HTTP {status})" if status else "",

@@ -98,9 +98,12 @@ def test_a_usual_variable_is_not_written(run: Callable[..., int], env: dict[str,
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (http(401, {"error": {"message": f"bad key {KEY}"}}), "/v1 does not accept the key (HTTP 401)."),
-        (http(404, {"error": {"message": "no"}}), "/v1 has no model fake-model (HTTP 404), or the address is wrong."),
-        (http(400, {"error": {"message": f"what is {KEY}"}}), "/v1 failed (HTTP 400): "),
+        (http(401, {"error": {"message": f"bad key {KEY}"}}), "/v1 did not accept the key (HTTP 401)."),
+        (http(404, {"error": {"message": "no"}}), "/v1 has no model fake-model (HTTP 404), or its address is wrong."),
+        (http(400, {"error": {"message": f"what is {KEY}"}}), "/v1 rejected the request (HTTP 400). It said: what is ***"),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n[]", "/v1 gave an answer that cannot be read."),
+        (b"HTTP/1.1 302 X\r\nContent-Length: 0\r\n\r\n", "/v1 gave an answer that cannot be read (HTTP 302)."),
+        (http(429, {"error": {"message": "slowly"}}), "/v1 takes no more requests at the moment (HTTP 429). It said: slowly"),
     ],
 )
 def test_what_does_not_work_is_not_written(
