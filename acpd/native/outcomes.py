@@ -75,10 +75,10 @@ class Outcome(NamedTuple):
 
 
 class _Cause(NamedTuple):
-    """`kind`: a class of pydantic_ai.exceptions, or one of ours. `text`: what is wrong; `after`: what becomes of the prompt, what
-    to do. In both: {provider}, {model}, {http} the status, {wait} what was asked for, {said} the provider's own words, {error}
-    those of an error of ours, {then} what to do about the prompt. `passes`: it may be over in a moment. `brief`: for a notice.
-    `again`: the user mends something and sends the prompt again, so that it is forgotten unless the turn had begun its work.
+    """`kind`: a class of pydantic_ai.exceptions, or one of ours. `text`: what is wrong; `after`: what becomes of the prompt,
+    what to do. In both {provider}, {model}, {http} the status, {wait} what was asked for, {said} the provider's own words,
+    {error} those of an error of ours, {then} what to do about the prompt. `passes`: it may be over in a moment. `brief`: for a
+    notice. `again`: the user mends something and sends the prompt again, so that it is forgotten unless the turn had begun.
     """
 
     kind: str

@@ -205,6 +205,32 @@ def test_it_is_a_login_for_clients_with_a_terminal(tmp_path: Path, env: dict[str
             assert [] == client.initialize()["authMethods"]
 
 
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_was_offline_has_the_model_that_was_set_up(
+    tmp_path: Path, env: dict[str, str], server: ModelServer, run: Callable[..., int], *, behind: bool
+) -> None:
+    """The offline agent of bare acpd, alone and behind it: a session that was begun before goes on with the model."""
+    command = acpd("--standalone") if behind else [sys.executable, "-m", "acpd.native.entry", "--until-setup"]
+    with Client(command, tmp_path, env=env) as client:
+        client.initialize()
+        session, other = client.new(tmp_path), client.new(tmp_path)
+        client.prompt(session, "say hello")
+        assert "hello" in client.text(session)
+        assert [] == server.bodies
+        assert 0 == run("--model", "openai:fake-model", "--base-url", f"{server.url}/v1", "--key-stdin", stdin=KEY)
+        for name in (session, other, client.new(tmp_path)):
+            assert "end_turn" == client.prompt(name, "[[say from a model]]")
+            assert "from a model" in client.text(name)
+        assert 4 == len(server.bodies)
+        update = [line.update for line in client.updates("config_option_update", session)][-1]
+        assert "openai:fake-model" in str(update)
+        assert [] == client.updates("available_commands_update", session)[-1].update["availableCommands"]
+    with Client(command, tmp_path, env=env) as client:
+        client.initialize()
+        assert "end_turn" == client.prompt(client.new(tmp_path), "[[say at once]]")
+        assert 5 == len(server.bodies)
+
+
 class Screen:
     """A program at a terminal of its own: `answer` waits for a question and types."""
 
