@@ -16,6 +16,7 @@ _OURS = ("list", "resume", "close", "delete", "fork")
 
 
 START = "acpd.dev/start"
+STATE = "acpd.dev/state"
 
 
 class _Meta(Struct, gc=False, rename={"start": START}):
@@ -31,10 +32,15 @@ def starts_agents(said: messages.Initialize) -> bool:
 
 
 def for_agent(said: messages.Initialize) -> bytes:
-    """The params of initialize for an agent: the client's own, version 1, without what acpd cannot pass on yet (subagents)."""
+    """The params of initialize for an agent: the client's own, version 1, without what acpd cannot pass on yet (subagents), and
+    with a word that it keeps values (`_acpd/state`).
+    """
     capabilities = b"{}" if said.clientCapabilities is UNSET else bytes(said.clientCapabilities)
     if "subagents" in splice.members(capabilities):
         capabilities = splice.replace(capabilities, "subagents", b"null")
+    meta = bytes(capabilities[slice(*span)]) if (span := splice.members(capabilities).get("_meta")) else b""
+    kept = splice.replace(meta if meta.startswith(b"{") else b"{}", STATE, b"{}")
+    capabilities = splice.replace(capabilities, "_meta", kept)
     info = b"" if said.clientInfo is UNSET else b',"clientInfo":%b' % bytes(said.clientInfo)
     return b'{"protocolVersion":1,"clientCapabilities":%b%b}' % (capabilities, info)
 

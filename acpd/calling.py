@@ -32,6 +32,7 @@ Update = Mapping[str, Any]
 """A session/update as ACP has it."""
 _REFUSE = ("reject_once", "reject_always")
 _ALLOW = ("allow_once", "allow_always")
+CAPABILITIES = {"session": {"notices": {}}, "_meta": {"acpd.dev/state": {}}}
 _locks: weakref.WeakValueDictionary[tuple[int, Key], asyncio.Lock] = weakref.WeakValueDictionary()
 """Of the states that calls of this process work on at the moment."""
 
@@ -148,7 +149,7 @@ class _Client:
         self._text: list[str] = []
 
     async def turn(self, prompt: str | Sequence[Update], cwd: Path | None) -> Reply:
-        await self._ask("initialize", {"protocolVersion": 1, "clientCapabilities": {"session": {"notices": {}}}})
+        await self._ask("initialize", {"protocolVersion": 1, "clientCapabilities": CAPABILITIES})
         meta = {"acpd.dev/state": await self._kept()}
         folder = str(cwd or await asyncio.to_thread(Path.cwd))
         made = await self._ask("session/new", {"cwd": folder, "mcpServers": [], "_meta": meta})

@@ -197,7 +197,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     def choose(self, name: str | None = None) -> AgentChoice:
         """The agent of this name, else the configured default, else the only program there is, else our own: with a model if
-        `[agents.native]` says something, else offline.
+        `[agents.native]` says something, else offline until it does.
 
         Raises ConfigError if there is no agent of that name, or several and no default.
         """
@@ -208,11 +208,14 @@ class Config(Struct, frozen=True, kw_only=True):
                 f"no default agent: {listed(programs)} are configured",
                 hint='set [agents] default = "NAME", or pass --agent NAME',
             )
-        name = name or next(iter(programs), NATIVE if self.agents.native is not None else OFFLINE)
+        config = ("--config", self.file) if self.file else ()
+        if not name and not programs and self.agents.native is None:
+            return AgentChoice(BUILT_IN, built_in_command("--until-setup", *config))
+        name = name or next(iter(programs), NATIVE)
         if (agent := programs.get(name)) is not None:
             return AgentChoice(name, agent.command, agent.env, agent.cwd)
         if name == NATIVE:
-            return AgentChoice(NATIVE, built_in_command(*(("--config", self.file) if self.file else ())))
+            return AgentChoice(NATIVE, built_in_command(*config))
         if name in {OFFLINE, BUILT_IN}:
             return AgentChoice(BUILT_IN, built_in_command("--offline"))
         known = [*programs, NATIVE, OFFLINE]

@@ -227,10 +227,12 @@ AGENTS = '[agents.one]\ncommand = ["one", "--acp"]\nenv = { A = "b" }\n'
 
 
 def test_the_built_in_agent_is_the_default(paths: Paths) -> None:
-    """With no agent configured it is the offline one, under the name of its program."""
-    choice = Config.load(paths, {}).choose()
-    assert AgentChoice("acpd-agent", built_in_command("--offline")) == choice
-    assert choice == Config.load(paths, {}).choose("offline") == Config.load(paths, {}).choose("acpd-agent")
+    """With no agent configured it is the offline one until a model is set up, under the name of its program; asked for by its
+    name it stays offline.
+    """
+    assert AgentChoice("acpd-agent", built_in_command("--until-setup")) == Config.load(paths, {}).choose()
+    choice = Config.load(paths, {}).choose("offline")
+    assert AgentChoice("acpd-agent", built_in_command("--offline")) == choice == Config.load(paths, {}).choose("acpd-agent")
     assert "--offline" == choice.command[-1]
 
 

@@ -65,6 +65,11 @@ class Agent(ABC):
     async def closed(self, session: Session, /) -> None:
         """A session was closed, or the connection has ended. Given up after CLOSE_TIMEOUT seconds."""
 
+    async def disconnected(self) -> None:
+        """The client is gone, and all its sessions are closed: what was begun in `connected` ends. Given up after LAST_WAIT
+        seconds (acpd.api.connection).
+        """
+
     def options(self, session: Session, /) -> Sequence[Option]:  # noqa: ARG002  for those that have some
         """The session's settings with their values now (`session.choices`). One of the category "mode" is its mode too."""
         return ()

@@ -118,14 +118,20 @@ class History:
 
 class Keeper:
     """What a client does with an agent's state: one for a connection. `keeps`: it keeps it (`_acpd/state`), and so it has the
-    conversation too; None: it has not said yet. `silent`: it was given its time to say so.
+    conversation too; None: it has not said yet. `asked`: it is sent the state all the same, because it announced that it keeps
+    it. `silent`: it was given its time to say so.
     """
 
-    __slots__ = ("keeps", "silent")
+    __slots__ = ("asked", "keeps", "silent")
 
-    def __init__(self) -> None:
+    def __init__(self, *, asked: bool) -> None:
+        self.asked = asked
         self.keeps: bool | None = None
         self.silent = False
+
+    @property
+    def hears(self) -> bool:
+        return self.asked if self.keeps is None else self.keeps
 
 
 class Channel:

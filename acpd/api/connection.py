@@ -16,7 +16,7 @@ from acpd.api.channel import encode
 from acpd.errors import AcpdError, ConnectionBroken, RequestError
 from acpd.peer import Peer
 from acpd.rpc.protocol import Params
-from acpd.tasks import Tasks
+from acpd.tasks import Tasks, within
 from acpd.wire import messages
 
 if TYPE_CHECKING:
@@ -133,6 +133,13 @@ class Connection:
         """The client has ended: so does everything, within a second but for what `Agent.closed` takes."""
         if self._ready:
             await self._sessions.finish()
+            await self._disconnected()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.tasks.cancel(), LAST_WAIT)
         self.peer.close()
+
+    async def _disconnected(self) -> None:
+        try:
+            await within(LAST_WAIT, self.agent.disconnected())
+        except Exception as error:  # noqa: BLE001  the agent's own code
+            self.report("disconnected", error)

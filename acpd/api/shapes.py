@@ -83,6 +83,8 @@ class Client(Struct, frozen=True):
     notices: bool = False
     login: bool = False
     """It can run an agent's terminal login."""
+    state: bool = False
+    """It keeps an agent's values (`_acpd/state`), as acpd does."""
 
 
 class StdioServer(Struct, frozen=True):
@@ -161,11 +163,16 @@ class _Elicitation(Struct, gc=False):
     form: Raw | UnsetType = UNSET
 
 
+class _Meta(Struct, gc=False, rename={"state": "acpd.dev/state"}):
+    state: Raw | UnsetType = UNSET
+
+
 class _Auth(Struct, frozen=True, gc=False):
     terminal: bool = False
 
 
-class _Capabilities(Struct, gc=False):
+class _Capabilities(Struct, gc=False, rename={"meta": "_meta"}):
+    meta: Raw | UnsetType = UNSET
     fs: _Files = _Files()
     terminal: bool = False
     session: _Session | None = None
@@ -173,6 +180,7 @@ class _Capabilities(Struct, gc=False):
     auth: _Auth = _Auth()
 
 
+_decode_meta = msgspec.json.Decoder(_Meta).decode
 _decode_capabilities = msgspec.json.Decoder(_Capabilities).decode
 
 
@@ -187,7 +195,15 @@ def client(raw: Raw | UnsetType) -> Client:
         form=_can((said.elicitation or _Elicitation()).form),
         notices=_can(session.notices),
         login=said.auth.terminal,
+        state=_keeps(said.meta),
     )
+
+
+def _keeps(meta: Raw | UnsetType) -> bool:
+    try:
+        return not isinstance(meta, UnsetType) and _can(_decode_meta(meta).state)
+    except msgspec.DecodeError:
+        return False
 
 
 def _can(raw: Raw | UnsetType) -> bool:

@@ -89,8 +89,10 @@ class State:
             cause = f"the values of the session would have {size} bytes, of at most {LIMIT}"
             raise StateTooBig("keep", f"state {name!r} of session {self._channel.id}", cause=cause)
         self._values[name] = text
-        if self._keeper.keeps is not False:
+        if self._keeper.hears:
             self._send(name, text)
+        else:
+            self._refused.add(name)  # it may still say that it keeps it, by bringing some
 
     def _send(self, name: str, text: bytes) -> None:
         """Nobody waits any more for the answer to an earlier value of this name: a client that never answers costs one each."""
@@ -125,7 +127,7 @@ class State:
 
         What it could not keep, as when its disk is full, is sent once more. Cancelling it changes nothing.
         """
-        if self._keeper.keeps is not False:
+        if self._keeper.hears:
             for name in list(self._refused):
                 self._send(name, self._values[name])
         while self._waiting and not self._channel.peer.closed:

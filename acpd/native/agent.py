@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from acpd.api.agent import Agent
 from acpd.api.session import Session
 from acpd.api.shapes import Choice, Option, Stop
-from acpd.errors import INVALID_PARAMS, AcpdError, Refused, StateUnreadable
-from acpd.native.history import STATE, USAGE, History, Memory, Usage
+from acpd.errors import INVALID_PARAMS, AcpdError, Refused, StateTooBig, StateUnreadable
+from acpd.native.history import SAYING, STATE, USAGE, History, Memory, Saying, Usage
 from acpd.native.models import Chosen, ModelUnusable, keys_in
 from acpd.native.offers import NO_MODEL, Offers
 from acpd.native.outcomes import Limits, Outcome
@@ -48,6 +48,11 @@ THINKING = (
     Choice("max", "Maximal"),
 )
 
+TOO_BIG = (
+    "It goes on as it is, but after a restart the model will remember only what it had until now. "
+    "Begin a new session before that matters."
+)
+
 WARM_AFTER = 0.3
 """Seconds between the answer of initialize and imports: a client that is quick has its session by then."""
 
@@ -62,6 +67,8 @@ class _Work:
         self.history: History | None = None
         self.kept: Memory | None = None
         """As `history` was kept last: if the session has another one, it was rewound or loaded anew."""
+        self.too_big = False
+        """What was kept last is not all: the client has been told so."""
 
 
 class NativeAgent(Agent):
@@ -89,6 +96,9 @@ class NativeAgent(Agent):
 
     def connected(self) -> None:
         self._tasks.spawn(self._warm(), name="warm")
+
+    async def disconnected(self) -> None:
+        await self._tasks.cancel()
 
     async def _warm(self) -> None:
         """The usual model, for agents that are started before there is a session. Not at once: session/new comes first."""
@@ -240,19 +250,24 @@ class NativeAgent(Agent):
             secrets=self._secrets,
             limits=Limits(requests=self._settings.max_requests),
             saving=saving,
+            saying=lambda text: _put_saying(turn.session, Saying(after=len(history.messages), text=text)),
         )
         try:
             ended = await loop.run()
         finally:
             _save(turn.session, work, history)
+            _put_saying(turn.session, None)
         self._to_mend = self._to_mend or ended.mend
         return await _end(turn, ended, said=loop.said)
 
     async def _history(self, session: Session, work: _Work) -> History:
         """Raises MemoryUnreadable, StateUnreadable: what cannot be read is not written over."""
         memory = session.state.get(STATE, Memory)
-        if work.history is None or work.kept is None or memory is None or memory.messages != work.kept.messages:
+        if work.history is None or _messages(memory) != _messages(work.kept):
             work.history = await asyncio.to_thread(History.restored, memory, session.state.get(USAGE, Usage))
+            said = _saying(session)
+            if said is not None and said.after == len(work.history.messages):  # its process was killed
+                work.history.partial(said.text)
         return work.history
 
     async def _offline(self, turn: Turn) -> Stop | None:
@@ -279,11 +294,36 @@ def _equipment(session: Session, settings: Settings) -> tuple[Servers, Toolbox]:
     return servers, Toolbox(kit(), servers.tools, settings.mode)
 
 
+def _messages(memory: Memory | None) -> bytes:
+    return b"" if memory is None else bytes(memory.messages)
+
+
 def _save(session: Session, work: _Work, history: History) -> None:
-    """The history is kept whole each time; one of a megabyte takes some milliseconds."""
-    work.kept = history.dump()
-    session.state.put(STATE, work.kept)
+    """The history is kept whole each time; one of a megabyte takes some milliseconds. One that is too big is told once."""
+    memory = history.dump()
     session.state.put(USAGE, history.usage)
+    try:
+        session.state.put(STATE, memory)
+    except StateTooBig:
+        if not work.too_big:
+            session.notice("error", "This conversation is too large to be kept", TOO_BIG)
+        work.too_big = True
+    else:
+        work.kept, work.too_big = memory, False
+
+
+def _saying(session: Session) -> Saying | None:
+    """What cannot be read is nothing: the memory is what counts."""
+    try:
+        return session.state.get(SAYING, Saying | None)  # type: ignore[arg-type]
+    except StateUnreadable:
+        return None
+
+
+def _put_saying(session: Session, saying: Saying | None) -> None:
+    if saying is not None or _saying(session) is not None:
+        with contextlib.suppress(StateTooBig):  # the memory says so
+            session.state.put(SAYING, saying)
 
 
 async def _end(turn: Turn, ended: Outcome, *, said: bool) -> Stop:

@@ -21,6 +21,10 @@ def main() -> int:
         from acpd.native.offline import serve
 
         return serve()
+    if "--until-setup" in words:
+        from acpd.native.handover import serve as serve_until
+
+        return serve_until(words, os.environ)
     from acpd.errors import ConfigError
 
     try:

@@ -5,7 +5,7 @@ r"""What a model remembers of a session, always in a shape that every provider t
 
 Nothing here awaits, so that a cancelled turn cannot leave anything half done. A response that broke off is kept as far as
 its text goes: half a call, and thoughts whose signature is missing, are refused by providers. What is kept between
-processes is JSON of pydantic_ai's messages, the state `memory`.
+processes is JSON of pydantic_ai's messages, the state `memory`; beside it what is being said, and what it has cost.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import msgspec
 from msgspec import Struct
 
 from acpd.errors import AcpdError
-from acpd.native.sound import ids_in, mended, response_of, text_of
+from acpd.native.sound import ids_in, mended, response_of, text_of, with_objects
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart, ToolReturnPart, UserContent
 
 STATE = "memory"
 USAGE = "usage"
+SAYING = "saying"
 VERSION = 1
 INTERRUPTED = (
     "This call was interrupted before it had a result: the user has cancelled the turn, or it failed. It may have had effects."
@@ -33,6 +34,8 @@ WORTH = 500
 """Characters of a result that is worth leaving out."""
 LEFT_OUT = "[This result was left out, because the conversation became too long. Call the tool again if you need it.]"
 
+PARTIAL = 1024 * 1024
+"""Of an answer that was meant to end, twice what the largest model can say; what goes on and on is not worth more."""
 FILES = 16 * 1024 * 1024
 """Bytes of images and other files of which a conversation keeps the newest. All of it is sent with each request, of which
 providers take 20 to 50 MB, and kept as one state.
@@ -62,6 +65,15 @@ class Usage(Struct, kw_only=True):
     input: int = 0
     output: int = 0
     cost: float | None = None
+
+
+class Saying(Struct, kw_only=True):
+    """The state `saying`: the text of an answer that comes, so that a process that is killed leaves what the user has seen.
+    `after`: how many messages the memory has then; with another number it is of no use any more.
+    """
+
+    after: int
+    text: str
 
 
 class History:
@@ -125,19 +137,19 @@ class History:
         self.messages[self._begun :] = [] if self._before is None else [self._before]
 
     def answered(self, response: ModelResponse) -> ModelResponse:
-        """A whole response, as it is kept (acpd.native.sound): one without parts is not. Its calls wait for `results`."""
+        """A whole response, mended (acpd.native.sound). One without parts is not kept. Its calls wait for `results`."""
         response = response_of(response, ids_in(self.messages))
         if response.parts:
-            self.messages.append(response)
+            self.messages.append(with_objects(response))
         return response
 
-    def partial(self, response: ModelResponse) -> None:
-        """What there is of a response that broke off."""
+    def partial(self, text: str) -> None:
+        """What was said of a response that broke off: the newest PARTIAL characters."""
         from pydantic_ai.messages import ModelResponse, TextPart
 
-        text = text_of("".join(part.content for part in response.parts if isinstance(part, TextPart)))
+        text = text_of(text[-PARTIAL:])
         if text.strip():
-            self.messages.append(ModelResponse(parts=[TextPart(text)], model_name=response.model_name))
+            self.messages.append(ModelResponse(parts=[TextPart(text)]))
 
     def results(self, calls: Sequence[ToolCallPart], results: Mapping[str, ToolReturnPart], why: str = INTERRUPTED) -> None:
         """The results of the newest response's calls, in its order; a call that has none gets `why`."""

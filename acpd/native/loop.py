@@ -15,17 +15,21 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from acpd.errors import ConnectionBroken, RequestError
-from acpd.native.history import History
-from acpd.native.models import ANSWERS
+from acpd.errors import AcpdError, ConnectionBroken, RequestError
+from acpd.native.answers import SEEN, check
+from acpd.native.history import PARTIAL, History
 from acpd.native.outcomes import (
     LIMITS,
+    TRY_DEFAULT,
+    AnswerBroken,
     Limits,
     Outcome,
     StreamCut,
     brief,
     empty,
+    is_broken,
     is_known,
+    is_rejected,
     is_too_long,
     outcome,
     refused,
@@ -46,13 +50,15 @@ if TYPE_CHECKING:
     from acpd.native.models import Loaded
     from acpd.native.toolbox import Tool, Toolbox, ToolOutput
 
+SAID_EVERY = 1.0
+"""Seconds; the text is kept whole each time."""
 THOUGHT_LEVELS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 
 class Loop:
     """A turn. `instructions` makes the system prompt of each request. `thought`: one of THOUGHT_LEVELS, "off", or "default" for
     the model's own way. `secrets` are taken out of everything that is shown. `saving` is called where the history is complete,
-    and may be cancelled.
+    and may be cancelled. `saying` is given the text of an answer that comes, every SAID_EVERY seconds.
     """
 
     def __init__(
@@ -67,6 +73,7 @@ class Loop:
         secrets: Sequence[str] = (),
         limits: Limits = LIMITS,
         saving: Callable[[], Awaitable[None]] | None = None,
+        saying: Callable[[str], None] | None = None,
     ) -> None:
         self._turn = turn
         self._loaded = loaded
@@ -77,9 +84,13 @@ class Loop:
         self._secrets = secrets
         self._limits = limits
         self._saving = saving
+        self._saying = saying
+        self._said_at = 0.0
         self._heard = False
         self._worked = False
         """Whether a request of this turn was answered."""
+        self._pieces: list[str] = []
+        """Of the text of the answer that comes."""
         self.said = False
         """Whether there is any text of the model in this turn."""
 
@@ -93,6 +104,8 @@ class Loop:
             raise
         except Exception as error:  # noqa: BLE001  the SDKs raise what they like; a turn ends, whatever it was
             ended = outcome(error, self._loaded.chosen, self._secrets, begun=self._heard, worked=self._worked)
+            if self._thought != "default" and is_rejected(error):
+                ended = ended._replace(text=ended.text + TRY_DEFAULT)
             if not is_known(error):
                 sys.stderr.write(without("".join(traceback.format_exception(error)), self._secrets))
         finally:
@@ -157,9 +170,9 @@ class Loop:
 
         parameters = await self._parameters()
         stream: StreamedResponse | None = None
-        whole = False
+        whole, self._pieces = False, []
         answers: list[httpx2.Response] = []
-        ANSWERS.set(answers)
+        SEEN.set(answers)
         try:
             async with model_request_stream(
                 self._loaded.model,
@@ -172,14 +185,21 @@ class Loop:
                     self._heard = True
                     await self._show(event)
             response = stream.get()
+            check(response)
             whole = response.state == "complete" and response.finish_reason not in {None, "error"}
             if not whole:
                 raise StreamCut
+        except AcpdError:
+            raise
+        except Exception as error:
+            if answers and is_broken(error):
+                raise AnswerBroken(answers[-1].status_code) from error
+            raise
         finally:
             if stream is not None:
-                self._spend(stream.get())
+                self._spend(stream)
                 if not whole:
-                    self._history.partial(stream.get())
+                    self._history.partial("".join(self._pieces))
             for answer in answers:
                 await answer.aclose()
         return self._keep(response)
@@ -187,7 +207,7 @@ class Loop:
     def _keep(self, response: ModelResponse) -> ModelResponse:
         """Into the history: all of a response that ended well, the text of one that was stopped at a limit."""
         if response.finish_reason in {"length", "content_filter"}:
-            self._history.partial(response)
+            self._history.partial("".join(self._pieces))
             return response
         return self._history.answered(response)
 
@@ -199,7 +219,7 @@ class Loop:
             if isinstance(part, messages.TextPart) and part.content:
                 await self._say(part.content)
             elif isinstance(part, messages.ThinkingPart) and part.content:
-                await self._turn.think(part.content)
+                await self._think(part.content)
             elif isinstance(part, messages.FilePart) and part.content.is_image:
                 await self._turn.show({"type": "image", "data": part.content.base64, "mimeType": part.content.media_type})
         elif isinstance(event, messages.PartDeltaEvent):
@@ -207,11 +227,21 @@ class Loop:
             if isinstance(delta, messages.TextPartDelta) and delta.content_delta:
                 await self._say(delta.content_delta)
             elif isinstance(delta, messages.ThinkingPartDelta) and delta.content_delta:
-                await self._turn.think(delta.content_delta)
+                await self._think(delta.content_delta)
+
+    async def _think(self, text: str) -> None:
+        _check(text)
+        await self._turn.think(text)
 
     async def _say(self, text: str) -> None:
+        _check(text)
         self.said = True
+        self._pieces.append(text)
         await self._turn.say(text)
+        now = asyncio.get_running_loop().time()
+        if self._saying is not None and now - self._said_at >= SAID_EVERY:
+            self._said_at = now
+            self._saying("".join(self._pieces)[-PARTIAL:])
 
     def _settings(self) -> ModelSettings:
         settings: ModelSettings = {
@@ -244,14 +274,15 @@ class Loop:
     def _offered(self) -> Sequence[Tool]:
         return self._toolbox.offered(self._toolbox.mode_of(self._turn.session))
 
-    def _spend(self, response: ModelResponse) -> None:
+    def _spend(self, stream: StreamedResponse) -> None:
         """Tell what the session has used. A model whose price is not known costs nothing that could be told."""
-        usage = response.usage
-        if not usage.input_tokens and not usage.output_tokens:
+        usage = stream.usage
+        counts: list[object] = [usage.input_tokens, usage.output_tokens]
+        if not any(counts) or any(not isinstance(count, int) for count in counts):
             return
         cost: float | None = None
-        with contextlib.suppress(LookupError, ValueError, AssertionError):
-            cost = float(response.cost().total_price)
+        with contextlib.suppress(LookupError, ValueError, AssertionError, TypeError, AttributeError):  # it may be no answer
+            cost = float(stream.get().cost().total_price)
         self._history.spend(usage.input_tokens, usage.output_tokens, cost)
         if not self._loaded.window:
             return  # usage_update needs the size of the context, and a made-up one would be shown as the truth
@@ -289,6 +320,12 @@ class Loop:
     async def _run(self, call: ToolCallPart, results: dict[str, ToolReturnPart]) -> None:
         output = await self._toolbox.call(self._turn, call.tool_name, call.args if call.args is not None else "{}")
         results[call.tool_call_id] = _result(call, output)
+
+
+def _check(text: object) -> None:
+    """Libraries pass on what they were sent."""
+    if not isinstance(text, str):
+        raise TypeError(f"a text is a {type(text).__name__}")
 
 
 def _groups(calls: Sequence[ToolCallPart], harmless: set[str]) -> list[list[ToolCallPart]]:

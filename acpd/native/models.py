@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Mapping
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from acpd.errors import AUTH_REQUIRED, INTERNAL_ERROR, AcpdError
+from acpd.native.answers import client, lean
 from acpd.native.keys import HEADERS
 from acpd.ownagent import OTHER_NAMES
 
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 OLLAMA_PORT = 11434
 QUICKLY = 0.3
 """Seconds that an Ollama on this machine has to answer. One that is there answers in a few milliseconds."""
-ANSWERS: ContextVar[list[httpx2.Response] | None] = ContextVar("answers", default=None)
-"""The HTTP answers of the request that is being made. Google's SDK leaves one that is not read to its end to the garbage
-collector, and the provider would go on for who knows how long: whoever gives up a request closes them.
-"""
 NO_KEY = "no-key"
 """Stands for the key of a server that wants none: the SDKs insist on one."""
 
@@ -216,21 +212,12 @@ async def _get(host: str, port: int, path: str) -> bytes:
 
 
 class Loaded(NamedTuple):
-    """A model that can be asked. `window`: tokens of its context, 0 if nobody knows. `client`: one that the model does not
-    close when it is left as a context.
-    """
+    """A model that can be asked. `window`: tokens of its context, 0 if nobody knows. `http` has the connections to it."""
 
     chosen: Chosen
     model: Model
     window: int
-    client: httpx2.AsyncClient | None = None
-
-    async def close(self) -> None:
-        """End its connections. It cannot be asked any more."""
-        async with self.model:
-            pass
-        if self.client is not None:
-            await self.client.aclose()
+    http: httpx2.AsyncClient
 
 
 def load(chosen: Chosen, env: Mapping[str, str]) -> Loaded:
@@ -244,7 +231,8 @@ def load(chosen: Chosen, env: Mapping[str, str]) -> Loaded:
     except ImportError:
         raise ModelUnusable("acpd-agent has no model library", hint="pip install 'acpd[models]'") from None
     try:
-        model, client = _made(chosen, env)
+        http = client()
+        model = _made(chosen, env, http)
     except ImportError as error:
         raise ModelUnusable(
             f"the SDK for {chosen.provider} is not installed ({error.name or 'unknown module'})",
@@ -252,11 +240,10 @@ def load(chosen: Chosen, env: Mapping[str, str]) -> Loaded:
         ) from None
     except UserError as error:  # its texts name variables and models, not values
         raise ModelUnusable(f"{chosen.id} cannot be used: {error.message}") from None
-    return Loaded(chosen, model, model.context_window or 0, client)
+    return Loaded(chosen, model, model.context_window or 0, http)
 
 
-def _made(chosen: Chosen, env: Mapping[str, str]) -> tuple[Model, httpx2.AsyncClient | None]:
-    """The model, and the client that it was given and does not close."""
+def _made(chosen: Chosen, env: Mapping[str, str], http: httpx2.AsyncClient) -> Model:
     known, key = PROVIDERS.get(chosen.provider), key_of(chosen.provider, env)
     if known is None:
         raise ModelUnusable(f"there is no provider {chosen.provider!r}", hint=f"providers: {', '.join(PROVIDERS)}")
@@ -268,21 +255,15 @@ def _made(chosen: Chosen, env: Mapping[str, str]) -> tuple[Model, httpx2.AsyncCl
         )
     from urllib.parse import urlsplit
 
-    from pydantic_ai.models import create_async_httpx2_client
-
     if chosen.provider == "anthropic":
-        client = create_async_httpx2_client()
-        return _anthropic(chosen, key or NO_KEY, env, client), client
-    if chosen.provider == "google":
-        client = create_async_httpx2_client()
-        return _google(chosen, key or NO_KEY, client), client
-    make = _responses if chosen.provider == "openai-responses" else _openai
+        return _anthropic(chosen, key or NO_KEY, env, http)
+    make = {"google": _google, "openai-responses": _responses}.get(chosen.provider, _openai)
     if chosen.provider == "openai" and (not chosen.base_url or urlsplit(chosen.base_url).hostname == "api.openai.com"):
         make = _responses
-    return make(chosen, key or NO_KEY), None
+    return make(chosen, key or NO_KEY, http)
 
 
-def _anthropic(chosen: Chosen, key: str, env: Mapping[str, str], client: httpx2.AsyncClient) -> Model:
+def _anthropic(chosen: Chosen, key: str, env: Mapping[str, str], http: httpx2.AsyncClient) -> Model:
     import os
 
     from anthropic import AsyncAnthropic, Omit
@@ -292,30 +273,26 @@ def _anthropic(chosen: Chosen, key: str, env: Mapping[str, str], client: httpx2.
     lines = "" if HEADERS in env else os.environ.get(HEADERS, "")  # the SDK looks there, whatever it is told
     names = [line.partition(":")[0].strip() for line in lines.split("\n") if ":" in line]
     headers: Any = {name: key if name.lower() == "x-api-key" else Omit() for name in names}
-    sdk = AsyncAnthropic(api_key=key, base_url=chosen.base_url or None, http_client=client, default_headers=headers)
+    sdk = AsyncAnthropic(api_key=key, base_url=chosen.base_url or None, http_client=http, default_headers=headers)
     return AnthropicModel(chosen.name, provider=AnthropicProvider(anthropic_client=sdk))
 
 
-def _google(chosen: Chosen, key: str, client: httpx2.AsyncClient) -> Model:
+def _google(chosen: Chosen, key: str, http: httpx2.AsyncClient) -> Model:
     from pydantic_ai.models.google import GoogleModel
     from pydantic_ai.providers.google import GoogleProvider
 
-    client.event_hooks = {**client.event_hooks, "response": [*client.event_hooks["response"], _noticed]}
-    provider = GoogleProvider(api_key=key, base_url=chosen.base_url or None, http_client=client)
+    provider = GoogleProvider(api_key=key, base_url=chosen.base_url or None, http_client=http)
     return GoogleModel(chosen.name, provider=provider)
 
 
-async def _noticed(response: httpx2.Response) -> None:
-    if (answers := ANSWERS.get()) is not None:
-        answers.append(response)
-
-
-def _responses(chosen: Chosen, key: str) -> Model:
+def _responses(chosen: Chosen, key: str, http: httpx2.AsyncClient) -> Model:
     from pydantic_ai.models.openai import OpenAIResponsesModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
     _build_events()
-    return OpenAIResponsesModel(chosen.name, provider=OpenAIProvider(api_key=key, base_url=chosen.base_url or None))
+    provider = OpenAIProvider(api_key=key, base_url=chosen.base_url or None, http_client=http)
+    profile: Any = _thinks(chosen)
+    return OpenAIResponsesModel(chosen.name, provider=provider, profile=profile or None)
 
 
 def _build_events() -> None:
@@ -331,37 +308,51 @@ def _build_events() -> None:
                 field.annotation.model_rebuild()
 
 
-def _openai(chosen: Chosen, key: str) -> Model:
+def _thinks(chosen: Chosen) -> dict[str, bool]:
+    """What is known of models at another address than their provider's: nothing, by whatever name. So a level of thinking that
+    somebody has chosen is sent (`reasoning_effort`), and the server says whether it takes that. Where none was chosen none is.
+    """
+    elsewhere = chosen.provider == "ollama" or chosen.title != PROVIDERS[chosen.provider].title
+    return {"supports_thinking": True} if elsewhere else {}
+
+
+def _openai(chosen: Chosen, key: str, http: httpx2.AsyncClient) -> Model:
     """Chat completions, which every server that calls itself OpenAI-compatible has."""
     from pydantic_ai.models.openai import OpenAIChatModel
 
-    profile: Any = NEEDS_FINISH_REASON
+    profile: Any = {**NEEDS_FINISH_REASON, **_thinks(chosen)}
     if chosen.provider == "ollama":
         from pydantic_ai.models.ollama import OllamaModel
         from pydantic_ai.providers.ollama import OllamaProvider
 
-        return OllamaModel(chosen.name, provider=OllamaProvider(base_url=chosen.base_url, api_key=key), profile=profile)
+        return lean(
+            OllamaModel(
+                chosen.name,
+                provider=OllamaProvider(base_url=chosen.base_url, api_key=key, http_client=http),
+                profile=profile,
+            )
+        )
     if chosen.provider == "openrouter" and not chosen.base_url:
         from pydantic_ai.models.openrouter import OpenRouterModel
         from pydantic_ai.providers.openrouter import OpenRouterProvider
 
-        return OpenRouterModel(chosen.name, provider=OpenRouterProvider(api_key=key), profile=profile)
-    return OpenAIChatModel(chosen.name, provider=_chat_provider(chosen, key), profile=profile)
+        return lean(OpenRouterModel(chosen.name, provider=OpenRouterProvider(api_key=key, http_client=http), profile=profile))
+    return lean(OpenAIChatModel(chosen.name, provider=_chat_provider(chosen, key, http), profile=profile))
 
 
-def _chat_provider(chosen: Chosen, key: str) -> Any:
+def _chat_provider(chosen: Chosen, key: str, http: httpx2.AsyncClient) -> Any:
     if chosen.provider == "dashscope":
         from pydantic_ai.providers.alibaba import AlibabaProvider
 
-        return AlibabaProvider(api_key=key, base_url=chosen.base_url or None)
+        return AlibabaProvider(api_key=key, base_url=chosen.base_url or None, http_client=http)
     if chosen.base_url:
         from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
-        return OpenAICompatibleProvider(chosen.provider, base_url=chosen.base_url, api_key=key)
+        return OpenAICompatibleProvider(chosen.provider, base_url=chosen.base_url, api_key=key, http_client=http)
     if chosen.provider == "deepseek":
         from pydantic_ai.providers.deepseek import DeepSeekProvider
 
-        return DeepSeekProvider(api_key=key)
+        return DeepSeekProvider(api_key=key, http_client=http)
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    return OpenAIProvider(api_key=key)
+    return OpenAIProvider(api_key=key, http_client=http)

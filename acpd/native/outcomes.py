@@ -11,10 +11,11 @@
 | the request is too large (413) | as a conversation that is too long |
 | the request is rejected (any other 4xx, but for those of `_NOT_THE_REQUEST`) | error -32603; the model forgets the prompt |
 | 429, 5xx, no connection, no answer in time: tried again before the first token, then | error -32603 |
-| the stream broke off | error -32603; what was said stays |
+| the answer is none that can be read | error -32603; as above |
+| the stream broke off, or has more than an answer may have | error -32603; what was said stays |
 
 Every text names the cause and the next step. None of them has a stack trace, and no key: what a provider wrote is shown in
-part only, and with every key that the environment has taken out.
+part only, and with every key that the environment has taken out, base64 and the like of it too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from acpd.config import HIDDEN
 from acpd.errors import AUTH_REQUIRED, INTERNAL_ERROR
+from acpd.native.spellings import spellings
 
 if TYPE_CHECKING:
     from acpd.api.shapes import Stop
@@ -52,6 +54,14 @@ class StreamCut(Exception):
     """An answer broke off before its end, without an error, or the model could not write it (a call that was malformed)."""
 
 
+class AnswerBroken(Exception):
+    """What came from the provider is no answer of its interface: its cause is what a library says to it. `status`: of HTTP."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.status_code = status if status != _OK else None
+
+
 class Outcome(NamedTuple):
     """`stop` None: the prompt is answered with the error `code`. `forget`: the model shall not see this prompt again.
     `mend`: the key or the model's name is wrong.
@@ -65,14 +75,15 @@ class Outcome(NamedTuple):
 
 
 class _Cause(NamedTuple):
-    """`kind`: a class of pydantic_ai.exceptions, or one of ours. In `text`: {provider}, {model}, {http} the status, {wait} what
-    was asked for, {said} the provider's own words, {then} what to do about the prompt. `passes`: it may be over in a moment.
-    `brief`: for a notice. `again`: the user mends something and sends the prompt again, so that it is forgotten unless the
-    turn had begun its work.
+    """`kind`: a class of pydantic_ai.exceptions, or one of ours. `text`: what is wrong; `after`: what becomes of the prompt,
+    what to do. In both {provider}, {model}, {http} the status, {wait} what was asked for, {said} the provider's own words,
+    {error} those of an error of ours, {then} what to do about the prompt. `passes`: it may be over in a moment. `brief`: for a
+    notice. `again`: the user mends something and sends the prompt again, so that it is forgotten unless the turn had begun.
     """
 
     kind: str
     text: str
+    after: str = ""
     stop: Stop | None = None
     code: int = INTERNAL_ERROR
     forget: bool = False
@@ -84,59 +95,88 @@ class _Cause(NamedTuple):
 _KEPT = "Your prompt is kept: say `go on` in a while.{said}"
 _SEND_AGAIN = "Then send your prompt again: the model does not remember it."
 _GO_ON = "Then say `go on`: what was done so far is kept."
+TRY_DEFAULT = " If it is about the thinking that was chosen: set Thinking to Default."
 _FORGOTTEN = "This prompt was left out of what the model remembers, or every other would be rejected too.{said}"
 _CAUSES = (
     _Cause(
         "ModelAuthenticationError",
-        "{provider} did not accept the key{http}. Set the right one, or run: acpd-agent --setup. {then}",
+        "{provider} did not accept the key{http}.",
+        "Set the right one, or run: acpd-agent --setup. {then}",
         code=AUTH_REQUIRED,
         again=True,
     ),
     _Cause(
         "ModelNotFoundError",
-        "{provider} has no model {name}{http}, or its address is wrong. Choose another model. {then}{said}",
+        "{provider} has no model {name}{http}, or its address is wrong.",
+        "Choose another model. {then}{said}",
         again=True,
     ),
     _Cause(
         "ModelContextWindowExceededError",
-        "The conversation is too long for {model}{http}. This prompt was left out of what the model remembers: go on with a "
+        "The conversation is too long for {model}{http}.",
+        "This prompt was left out of what the model remembers: go on with a "
         "shorter one, choose a model with a larger context, or begin a new session.",
         stop="max_tokens",
         forget=True,
     ),
     _Cause(
         "ModelQuotaExceededError",
-        "The account at {provider} has no credit or quota left{http}. Top it up, or choose another model.{said}",
+        "The account at {provider} has no credit or quota left{http}.",
+        "Top it up, or choose another model.{said}",
     ),
     _Cause(
         "ModelRateLimitError",
-        "{provider} takes no more requests at the moment{http}{wait}. " + _KEPT,
+        "{provider} takes no more requests at the moment{http}{wait}.",
+        _KEPT,
         passes=True,
         brief="too many requests{http}",
     ),
-    _Cause("ModelUnavailableError", "{provider} is overloaded{http}. " + _KEPT, passes=True, brief="overloaded{http}"),
-    _Cause("ModelServerError", "{provider} failed{http}. " + _KEPT, passes=True, brief="it failed{http}"),
-    _Cause("ModelTimeoutError", "{provider} did not answer in time. " + _KEPT, passes=True, brief="no answer in time"),
-    _Cause("ModelRequestTimeout", "{provider} did not answer in time. " + _KEPT),
-    _Cause("ModelConnectionError", "{provider} cannot be reached. " + _KEPT, passes=True, brief="it cannot be reached"),
-    _Cause("ModelRequestRejectedError", "{provider} rejected the request{http}. " + _FORGOTTEN, forget=True),
-    _Cause("ModelAPIError", "{provider} failed{http}. " + _KEPT),
+    _Cause("ModelUnavailableError", "{provider} is overloaded{http}.", _KEPT, passes=True, brief="overloaded{http}"),
+    _Cause("ModelServerError", "{provider} failed{http}.", _KEPT, passes=True, brief="it failed{http}"),
+    _Cause("ModelTimeoutError", "{provider} did not answer in time.", _KEPT, passes=True, brief="no answer in time"),
+    _Cause("ModelRequestTimeout", "{provider} did not answer in time.", _KEPT),
+    _Cause("ModelConnectionError", "{provider} cannot be reached.", _KEPT, passes=True, brief="it cannot be reached"),
+    _Cause("ModelRequestRejectedError", "{provider} rejected the request{http}.", _FORGOTTEN, forget=True),
+    _Cause("ModelAPIError", "{provider} failed{http}.", _KEPT),
     _Cause(
         "ContentFilterError",
-        "{provider} refused this. The prompt was left out of what the model remembers.",
+        "{provider} refused this.",
+        "The prompt was left out of what the model remembers.",
         stop="refusal",
         forget=True,
     ),
-    _Cause("StreamCut", "The answer of {model} ended before it began. " + _KEPT, passes=True, brief="an empty answer"),
     _Cause(
-        "UnexpectedModelBehavior", "{model} gave an answer that cannot be read. " + _KEPT, passes=True, brief="an empty answer"
+        "AnswerTooLarge",
+        "The answer of {model} was stopped: {error}.",
+        "What was said so far is kept: say `go on`, or ask again.",
     ),
-    _Cause("UserError", "{model} cannot be asked this. " + _FORGOTTEN, forget=True),
+    _Cause(
+        "AnswerBroken",
+        "{provider} gave an answer that cannot be read{http}.",
+        "Is the address right? Your prompt is kept: then say `go on`.",
+        brief="it cannot be read",
+    ),
+    _Cause("StreamCut", "The answer of {model} ended before it began.", _KEPT, passes=True, brief="an empty answer"),
+    _Cause(
+        "UnexpectedModelBehavior",
+        "{provider} gave an answer that cannot be read.",
+        "Is the address right? " + _KEPT,
+        passes=True,
+        brief="an empty answer",
+    ),
+    _Cause("UserError", "{model} cannot be asked this.", _FORGOTTEN, forget=True),
 )
 """The first whose kind an error has counts: subclasses come before their bases."""
 _UNKNOWN = _Cause("", "acpd-agent failed while it talked to {model} ({class}); its stderr says where.")
-_ENDED = {"ModelAuthenticationError", "ModelContextWindowExceededError", "ContentFilterError", "ModelQuotaExceededError"}
+_ENDED = {
+    "ModelAuthenticationError",
+    "ModelContextWindowExceededError",
+    "ContentFilterError",
+    "ModelQuotaExceededError",
+    "AnswerTooLarge",
+}
 """What has its own words also when the answer had begun."""
+_OK = 200
 _TOO_LARGE = 413
 _NOT_THE_REQUEST = {401, 402, 403, 404, 408, 409, 425, 429}
 """The 4xx that another attempt, key, account or model may mend; any other says that this request is never taken."""
@@ -158,7 +198,20 @@ def _of_kind(kind: str) -> _Cause:
 
 
 def is_known(error: Exception) -> bool:
-    return _cause(error) is not _UNKNOWN
+    """Whether nobody need look at where it comes from."""
+    inner = error.__cause__ if isinstance(error, AnswerBroken) else None
+    return _cause(inner if isinstance(inner, Exception) else error) is not _UNKNOWN
+
+
+def is_broken(error: Exception) -> bool:
+    """Whether an error is about what has been answered, if anything has: libraries are not made for what is no answer."""
+    cause = _cause(error)
+    return cause is _UNKNOWN or (cause.kind == "ModelAPIError" and getattr(error, "status_code", None) is None)
+
+
+def is_rejected(error: Exception) -> bool:
+    """Whether something in the request is not to be had from this model."""
+    return _cause(error).kind == "ModelRequestRejectedError"
 
 
 def is_too_long(error: Exception) -> bool:
@@ -194,7 +247,7 @@ def outcome(
     another request of the turn was answered.
     """
     cause = _cause(error)
-    text = cause.text
+    text = f"{cause.text} {cause.after}".rstrip()
     if begun and cause is not _UNKNOWN and cause.kind not in _ENDED:
         why = f" ({cause.brief})" if cause.brief and cause.kind not in {"StreamCut", "UnexpectedModelBehavior"} else ""
         text = (
@@ -205,17 +258,25 @@ def outcome(
     return Outcome(text, cause.stop, cause.code, cause.forget or (cause.again and not kept), cause.again)
 
 
-def _filled(text: str, error: Exception, chosen: Chosen, secrets: Sequence[str], then: str = "") -> str:
+def fault(error: Exception, chosen: Chosen, secrets: Sequence[str]) -> str:
+    """What is wrong where there is no prompt yet. With the address, which may be it."""
+    cause = _cause(error)
+    said = "{said}" if "{said}" in cause.after else ""
+    return _filled(cause.text + said, error, chosen, secrets, provider=chosen.base_url or chosen.title)
+
+
+def _filled(text: str, error: Exception, chosen: Chosen, secrets: Sequence[str], then: str = "", provider: str = "") -> str:
     status = getattr(error, "status_code", None)
     wait: float | None = getattr(error, "retry_after", None)
     values = {
-        "provider": chosen.title,
+        "provider": provider or chosen.title,
         "model": chosen.id,
         "name": chosen.name,
         "http": f" (HTTP {status})" if status else "",
         "wait": "" if wait is None else f"; it asks to wait {wait:.0f} s",
         "said": _quoted(error, secrets),
         "class": type(error).__name__,
+        "error": str(error),
         "then": then,
     }
     return text.format_map(values)
@@ -259,7 +320,7 @@ def _quoted(error: Exception, secrets: Sequence[str]) -> str:
 
 
 def without(text: str, secrets: Sequence[str]) -> str:
-    """The text without the keys; longer ones first, because one may be part of another."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
+    """The text without the keys, however they are spelled; longer spellings first, because one may be part of another."""
+    for spelling in sorted({each for secret in secrets for each in spellings(secret)}, key=len, reverse=True):
+        text = text.replace(spelling, HIDDEN)
     return text

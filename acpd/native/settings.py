@@ -21,7 +21,7 @@ FLAGS = {
     "--mode": "mode",
 }
 """The arguments that stand for a key of `[agents.native]`."""
-SWITCHES = ("--offline", "--setup", "--key-stdin", "--untested")
+SWITCHES = ("--offline", "--until-setup", "--setup", "--key-stdin", "--untested")
 """The arguments without a value; the last two are the setup's own."""
 REPLACED = ("model", "base_url", "api_key_env")
 """The keys that the setup writes anew: what was wrong in them does not keep it from doing so."""

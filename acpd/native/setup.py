@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,6 +22,8 @@ from acpd.native.settings import Settings, arguments, load
 from acpd.stores import resolve
 
 if TYPE_CHECKING:
+    import httpx2
+
     from acpd.native.models import Chosen
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
@@ -211,47 +214,30 @@ def _fault(wish: Wish, environ: Mapping[str, str]) -> str:
     except AcpdError as error:
         return str(error)
     from pydantic_ai.direct import model_request
-    from pydantic_ai.exceptions import AgentRunError, UserError
     from pydantic_ai.messages import ModelRequest
 
+    from acpd.native import outcomes
+    from acpd.native.answers import SEEN
+
+    answers: list[httpx2.Response] = []
+
     async def word() -> None:
-        try:
-            async with asyncio.timeout(TRIAL):
-                await model_request(loaded.model, [ModelRequest.user_text_prompt("Answer with the word: ok")])
-        finally:
-            await loaded.close()
+        SEEN.set(answers)
+        async with asyncio.timeout(TRIAL), loaded.http, loaded.model:
+            await model_request(loaded.model, [ModelRequest.user_text_prompt("Answer with the word: ok")])
 
     try:
         asyncio.run(word())
     except TimeoutError:
         return f"{chosen.title} gave no answer within {TRIAL:.0f} s."
-    except (AgentRunError, UserError) as error:
-        return _explained(error, chosen, models.keys_in(known))
+    except Exception as error:  # noqa: BLE001  the SDKs raise what they like
+        broken = answers and outcomes.is_broken(error)
+        if not broken and not outcomes.is_known(error):
+            sys.stderr.write(outcomes.without("".join(traceback.format_exception(error)), models.keys_in(known)))
+        return outcomes.fault(
+            outcomes.AnswerBroken(answers[-1].status_code) if broken else error, chosen, models.keys_in(known)
+        )
     return ""
-
-
-def _explained(error: Exception, chosen: Chosen, secrets: Sequence[str]) -> str:
-    """Which of name, key, address and account it is."""
-    from pydantic_ai import exceptions as known
-
-    status = getattr(error, "status_code", None)
-    number = f" (HTTP {status})" if status else ""
-    where = chosen.base_url or chosen.title
-    match error:
-        case known.ModelAuthenticationError():
-            return f"{where} does not accept the key{number}."
-        case known.ModelNotFoundError():
-            return f"{where} has no model {chosen.name}{number}, or the address is wrong."
-        case known.ModelQuotaExceededError():
-            return f"the account at {where} has no credit or quota left{number}."
-        case known.ModelRateLimitError():
-            return f"{where} takes no more requests at the moment{number}. Try again in a while."
-        case known.ModelConnectionError():
-            return f"{where} cannot be reached. Is the address right, and is it running?"
-        case _:
-            from acpd.native.outcomes import without
-
-            return f"{where} failed{number}: {without(' '.join(str(error).split()), secrets)[:300]}"
 
 
 def seen(wish: Wish, environ: Mapping[str, str]) -> dict[str, str]:

@@ -7,6 +7,7 @@
 | thoughts behind the last text or call (Anthropic, OpenAI) | nothing |
 | an answer without a text, a call or a file | nothing: for some dialects there would be no message |
 | an id that another call has; signs in ids and names of tools that Anthropic refuses | one of its own; `_` |
+| arguments that are no JSON object | an object that has them as a text; the call itself is made as it came |
 | an output without any text | a word that says so |
 """
 
@@ -16,6 +17,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponsePart
 
@@ -23,6 +26,9 @@ LONGEST_ID = 40
 """Characters; OpenAI takes no more."""
 LONGEST_NAME = 64
 NO_TEXT = "[no text]"
+NO_OBJECT = "arguments that were not a JSON object"
+LONGEST_TEXT = 4000
+"""Characters of such arguments."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NOT_IN_NAMES = re.compile("[^a-zA-Z0-9_-]")
 
@@ -75,6 +81,27 @@ def response_of(response: ModelResponse, taken: Iterable[str]) -> ModelResponse:
     while parts and isinstance(parts[-1], ThinkingPart):
         parts.pop()
     return replace(response, parts=cast("list[ModelResponsePart]", parts))
+
+
+def with_objects(response: ModelResponse) -> ModelResponse:
+    """The response as it is kept: some providers read the arguments of earlier calls, and refuse all for one that is bad."""
+    from dataclasses import replace
+
+    from pydantic_ai.messages import ToolCallPart
+
+    parts = list[Any]()
+    for part in response.parts:
+        call: Any = part
+        bad = isinstance(part, ToolCallPart) and isinstance(part.args, str) and not _is_object(part.args)
+        parts.append(replace(call, args={NO_OBJECT: call.args[:LONGEST_TEXT]}) if bad else call)
+    return replace(response, parts=parts)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return not text or isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def _own(identifier: str, seen: set[str]) -> str:

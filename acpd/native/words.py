@@ -44,7 +44,7 @@ Say `help` for the words.
 """
 
 HELP = f"""\
-usage: acpd-agent [--offline] [OPTION VALUE]...
+usage: acpd-agent [--offline | --until-setup] [OPTION VALUE]...
        acpd-agent --setup [--model PROVIDER:MODEL [--base-url URL] [--key-env NAME | --key-stdin] [--untested]]
        acpd-agent --version | --help
 
@@ -60,7 +60,8 @@ acpd.toml; with --model it asks nothing. A key is read from stdin or from a vari
   --key-stdin         of --setup: the key is the first line of stdin
   --untested          of --setup: write it without asking the model
 
-Without a model, and with --offline, what it answers is decided by the words of the prompt alone, the same every time:
+Without a model, with --offline, and with --until-setup as long as acpd.toml names no model, what it answers is decided by the
+words of the prompt alone, the same every time:
 
 {WORDS}
 Its turn counter and mode are kept by the client, where that is acpd, and are there again after a restart.

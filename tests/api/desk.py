@@ -116,7 +116,9 @@ class Editor:
         raise AssertionError(f"{method} was answered: {result}")
 
     async def initialize(self, capabilities: Json | None = None) -> Json:
-        return await self.call("initialize", {"protocolVersion": 1, "clientCapabilities": capabilities or {}})
+        """As a client that keeps state, unless the capabilities say something else in `_meta`."""
+        able = {"_meta": {"acpd.dev/state": {}}, **(capabilities or {})}
+        return await self.call("initialize", {"protocolVersion": 1, "clientCapabilities": able})
 
     async def new(self, cwd: object = "/tmp", **more: Any) -> str:
         return str((await self.call("session/new", {"cwd": str(cwd), "mcpServers": [], **more}))["sessionId"])

@@ -272,6 +272,32 @@ async def test_a_silent_client_is_waited_for_once(monkeypatch: pytest.MonkeyPatc
         assert "112" == editor.text()
 
 
+@pytest.mark.parametrize("meta", [None, 5, {}, {"acpd.dev/state": None}, {"acpd.dev/state": True}])
+async def test_a_client_that_keeps_nothing_is_asked_nothing(meta: object) -> None:
+    """Who has not announced that it keeps values gets none and is not waited for, until it brings some all the same."""
+    kept: Json = {}
+    async with joined(Scripted(count), {"_meta": meta}) as (editor, _):
+        editor.answers["_acpd/state"] = keeps(kept)
+        name = await editor.new()
+        assert ["end_turn", "end_turn"] == [await editor.prompt(name), await editor.prompt(name)]
+        assert "12" == editor.text()
+        assert [] == editor.said("_acpd/state")
+        other = await editor.new()
+        await editor.load(other, state={"count": 7, "n": 7, "turns": 7})
+        await editor.prompt(name)
+        assert editor.said("_acpd/state")
+
+
+async def test_an_acpd_of_before_is_known_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that announces nothing yet keeps values all the same, and names itself in the environment of its agents."""
+    monkeypatch.setenv("ACPD_LINK", "x")
+    kept: Json = {}
+    async with joined(Scripted(count), {"_meta": None}) as (editor, _):
+        editor.answers["_acpd/state"] = keeps(kept)
+        await editor.prompt(await editor.new())
+        assert kept
+
+
 async def test_the_last_value_counts() -> None:
     """Values are sent in order, each whole; what an earlier answer says does not touch a later value."""
     seen: list[int] = []

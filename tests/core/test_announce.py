@@ -122,15 +122,23 @@ def test_terminal_logins_run_acpd_again() -> None:
 
 
 def test_what_an_agent_is_told() -> None:
-    """Version 1, the client's own capabilities and name, byte for byte, but for subagents."""
+    """Version 1, the client's own capabilities and name, byte for byte, but for subagents; and that acpd keeps values."""
+    ours = b'"_meta":{"acpd.dev/state":{}}'
     raw = b'{"fs":{"readTextFile":true},  "x":1.50}'
     said = messages.Initialize(protocolVersion=7, clientCapabilities=Raw(raw), clientInfo=Raw(b'{"name":"n","version":"1"}'))
-    assert b'{"protocolVersion":1,"clientCapabilities":%b,"clientInfo":{"name":"n","version":"1"}}' % raw == announce.for_agent(
-        said
-    )
+    told = b"%b,%b}" % (raw[:-1], ours)
+    whole = b'{"protocolVersion":1,"clientCapabilities":%b,"clientInfo":{"name":"n","version":"1"}}' % told
+    assert whole == announce.for_agent(said)
     said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(b'{"subagents":{"a":1},"terminal":true}'))
-    assert {"subagents": None, "terminal": True} == json.loads(announce.for_agent(said))["clientCapabilities"]
-    assert b'{"protocolVersion":1,"clientCapabilities":{}}' == announce.for_agent(messages.Initialize(protocolVersion=1))
+    able = json.loads(announce.for_agent(said))["clientCapabilities"]
+    assert {"subagents": None, "terminal": True, "_meta": {"acpd.dev/state": {}}} == able
+    for meta, kept in ((b'{"a":1}', {"a": 1}), (b"null", {}), (b"5", {})):
+        said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(b'{"_meta":%b}' % meta))
+        found = json.loads(announce.for_agent(said))["clientCapabilities"]["_meta"]
+        assert {**kept, "acpd.dev/state": {}} == found
+    assert b'{"protocolVersion":1,"clientCapabilities":{%b}}' % ours == announce.for_agent(
+        messages.Initialize(protocolVersion=1)
+    )
     assert UNSET is messages.Initialize(protocolVersion=1).clientInfo
 
 

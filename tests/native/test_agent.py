@@ -144,6 +144,31 @@ def test_a_cancel_stops_the_model(launch: Launch, server: ModelServer) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.parametrize("prompts", [[], ["[[say earlier]]", "[[tool nothing {}]]"]])
+def test_what_was_said_before_a_kill_is_remembered(launch: Launch, server: ModelServer, prompts: list[str]) -> None:
+    """After kill -9 in an answer the model knows what the user has seen of it, once, and after further restarts too."""
+    kept: Json = {}
+    editor = launch("anthropic", kept)
+    name = editor.new()
+    for prompt in prompts:
+        editor.says(name, prompt)
+    whole = answer("anthropic", "half of it")
+    at = whole.index(b"event: content_block_stop")
+    server.canned = [whole[:at] + STALL + whole[at:]]
+    editor.begin(name, "x")
+    editor.until(lambda message: message.get("method") == "_acpd/state" and message["params"]["name"] == "saying")
+    editor.process.kill()
+    params = {"sessionId": name, "cwd": "/tmp", "mcpServers": [], "_meta": {"acpd.dev/state": kept}}
+    for prompt in ("[[say on]]", "[[say further]]"):
+        again = launch("anthropic", kept)
+        again.call("session/load", params)
+        again.says(name, prompt)
+        assert 1 == json.dumps(server.bodies[-1]).count("half of it")
+        assert kept["saying"] is None
+        again.close()
+
+
+@pytest.mark.e2e
 def test_the_model_is_an_option(launch: Launch, server: ModelServer) -> None:
     """A model that the provider has not spoken of yet can be chosen too, and is asked from then on; what is none cannot."""
     server.silent = True

@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Generator, Iterator
 import pytest
 
 from acpd.native.history import History, Memory, Usage
+from acpd.native.models import Chosen, load
 from acpd.native.toolbox import ToolOutput
 from tests.native.turns import KEY, QUICK, Box, Told, loaded, talk
 from tests.support.models import DIALECTS, STALL, Json, ModelServer, answer, http, model_server
@@ -498,6 +499,30 @@ async def test_the_thought_level_reaches_the_provider(server: ModelServer) -> No
     efforts = [(body.get("reasoning") or {}).get("effort") for body in server.bodies]
     assert "high" == efforts[1]
     assert efforts[0] != efforts[1] != efforts[2]
+
+
+@pytest.mark.parametrize("provider", ["openai", "openai-chat", "ollama"])
+@pytest.mark.parametrize("name", ["m", "gpt-4o", "qwen3"])
+async def test_a_level_that_was_chosen_reaches_a_server_that_nobody_knows(
+    server: ModelServer, provider: str, name: str
+) -> None:
+    """As `reasoning_effort`, whatever the model's name; where none was chosen nothing is sent."""
+    model = await asyncio.to_thread(load, Chosen(provider, name, f"{server.url}/v1"), {})
+    for level in ("default", "high", "max", "off"):
+        await talk(Told("[[say x]]"), model, History(), thought=level)
+    assert [None, "high", "none"] == [server.bodies[at].get("reasoning_effort") for at in (0, 1, 3)]
+    assert server.bodies[2]["reasoning_effort"] in {"xhigh", "max"}
+
+
+@pytest.mark.parametrize(("level", "hint"), [("default", False), ("high", True)])
+async def test_a_server_that_refuses_a_level_is_told_of(server: ModelServer, level: str, hint: bool) -> None:
+    """Its words are shown, with what to do; without it the next prompt works."""
+    server.canned = [http(400, {"error": {"message": "unknown parameter reasoning_effort"}})]
+    history, model = History(), await loaded("chat", server.url)
+    ended = await talk(Told("x"), model, history, thought=level)
+    assert "unknown parameter reasoning_effort" in ended.text
+    assert hint == ("set Thinking to Default" in ended.text)
+    assert "end_turn" == (await talk(Told("[[say on]]"), model, history)).stop
 
 
 @pytest.mark.e2e

@@ -108,9 +108,12 @@ def test_a_usual_variable_is_not_written(run: Callable[..., int], env: dict[str,
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (http(401, {"error": {"message": f"bad key {KEY}"}}), "/v1 does not accept the key (HTTP 401)."),
-        (http(404, {"error": {"message": "no"}}), "/v1 has no model fake-model (HTTP 404), or the address is wrong."),
-        (http(400, {"error": {"message": f"what is {KEY}"}}), "/v1 failed (HTTP 400): "),
+        (http(401, {"error": {"message": f"bad key {KEY}"}}), "/v1 did not accept the key (HTTP 401)."),
+        (http(404, {"error": {"message": "no"}}), "/v1 has no model fake-model (HTTP 404), or its address is wrong."),
+        (http(400, {"error": {"message": f"what is {KEY}"}}), "/v1 rejected the request (HTTP 400). It said: what is ***"),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n[]", "/v1 gave an answer that cannot be read."),
+        (b"HTTP/1.1 302 X\r\nContent-Length: 0\r\n\r\n", "/v1 gave an answer that cannot be read (HTTP 302)."),
+        (http(429, {"error": {"message": "slowly"}}), "/v1 takes no more requests at the moment (HTTP 429). It said: slowly"),
     ],
 )
 def test_what_does_not_work_is_not_written(
@@ -210,6 +213,32 @@ def test_it_is_a_login_for_clients_with_a_terminal(tmp_path: Path, env: dict[str
             assert "acpd-agent --setup" in client.text()
         with Client(command, tmp_path, env=env) as client:
             assert [] == client.initialize()["authMethods"]
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_was_offline_has_the_model_that_was_set_up(
+    tmp_path: Path, env: dict[str, str], server: ModelServer, run: Callable[..., int], *, behind: bool
+) -> None:
+    """The offline agent of bare acpd, alone and behind it: a session that was begun before goes on with the model."""
+    command = acpd("--standalone") if behind else [sys.executable, "-m", "acpd.native.entry", "--until-setup"]
+    with Client(command, tmp_path, env=env) as client:
+        client.initialize()
+        session, other = client.new(tmp_path), client.new(tmp_path)
+        client.prompt(session, "say hello")
+        assert "hello" in client.text(session)
+        assert [] == server.bodies
+        assert 0 == run("--model", "openai:fake-model", "--base-url", f"{server.url}/v1", "--key-stdin", stdin=KEY)
+        for name in (session, other, client.new(tmp_path)):
+            assert "end_turn" == client.prompt(name, "[[say from a model]]")
+            assert "from a model" in client.text(name)
+        assert 4 == len(server.bodies)
+        update = [line.update for line in client.updates("config_option_update", session)][-1]
+        assert "openai:fake-model" in str(update)
+        assert [] == client.updates("available_commands_update", session)[-1].update["availableCommands"]
+    with Client(command, tmp_path, env=env) as client:
+        client.initialize()
+        assert "end_turn" == client.prompt(client.new(tmp_path), "[[say at once]]")
+        assert 5 == len(server.bodies)
 
 
 class Screen:

@@ -111,7 +111,12 @@ class Box(Toolbox):
 
         if name not in self.tools:
             return ToolOutput(f"no tool {name}", failed=True)
-        given = json.loads(arguments) if isinstance(arguments, str) else arguments
+        try:
+            given = json.loads(arguments) if isinstance(arguments, str) else arguments
+        except ValueError:
+            given = None
+        if not isinstance(given, dict):
+            return ToolOutput(f"no arguments {arguments}", failed=True)
         return await self.tools[name].run(turn, cast("Any", None), given)
 
 

@@ -21,6 +21,7 @@ CAPABILITIES: Json = {
     "terminal": True,
     "elicitation": {"form": {}, "url": {}},
     "session": {"configOptions": {"boolean": {}}},
+    "_meta": {"acpd.dev/state": {}},
 }
 
 
@@ -85,7 +86,9 @@ class PlainEditor:
         return self.answer(self.start(method, params))
 
     def initialize(self, capabilities: Json | None = None) -> Json:
-        params = {"protocolVersion": 1, "clientCapabilities": CAPABILITIES if capabilities is None else capabilities}
+        """As a client that keeps state, whatever else it can."""
+        able = CAPABILITIES if capabilities is None else {"_meta": CAPABILITIES["_meta"], **capabilities}
+        params = {"protocolVersion": 1, "clientCapabilities": able}
         result: Json = self.call("initialize", params)["result"]
         return result
 

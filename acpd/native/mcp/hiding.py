@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 from collections.abc import Iterable, Mapping
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from acpd.config import HIDDEN
+from acpd.native.spellings import spellings
 from acpd.redaction import masked
 
 SECRET_NAME = re.compile(r"key|token|secret|passw|passphrase|credential|auth|cookie", re.IGNORECASE)
@@ -40,7 +39,7 @@ class Secrets:
 
 def _pattern(values: Iterable[str], shortest: int) -> re.Pattern[str] | None:
     """Every spelling of every value, the longest first."""
-    wanted = {spelling for value in values for part in _parts(value, shortest) for spelling in _spellings(part)}
+    wanted = {spelling for value in values for part in _parts(value, shortest) for spelling in spellings(part)}
     return re.compile("|".join(map(re.escape, sorted(wanted, key=len, reverse=True)))) if wanted else None
 
 
@@ -49,15 +48,4 @@ def _parts(value: str, shortest: int) -> set[str]:
     return {part for part in (value.strip(), *value.splitlines(), *value.split()) if len(part) >= shortest} - {
         "Bearer",
         "Basic",
-    }
-
-
-def _spellings(part: str) -> set[str]:
-    data = part.encode("utf-8", "surrogateescape")
-    return {
-        part,
-        json.dumps(part)[1:-1],
-        json.dumps(part, ensure_ascii=False)[1:-1],
-        quote(data),
-        base64.b64encode(data).decode(),
     }

@@ -1,0 +1,79 @@
+"""`acpd-agent` with a model in this process, where its limits can be moved and its tasks be seen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from acpd.api import state
+from acpd.native.agent import NativeAgent
+from acpd.native.settings import Settings
+from tests.api.desk import ABLE, Editor, joined, keeps
+from tests.native.turns import KEY
+from tests.support.models import Json, ModelServer, model_server
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with model_server() as made:
+        yield made
+
+
+@pytest.fixture
+def agent(server: ModelServer, tmp_path: Path) -> NativeAgent:
+    environ = {"ACPD_HOME": str(tmp_path), "OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1"}
+    return NativeAgent(Settings(model="openai:m", file=str(tmp_path / "acpd.toml")), environ)
+
+
+async def test_a_memory_that_is_too_big_costs_no_turn(
+    agent: NativeAgent, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told once, the session goes on with all of it, and what was kept before stays kept."""
+    monkeypatch.setattr(state, "SMALL", 100)
+    kept: Json = {}
+    async with joined(agent, ABLE) as (editor, _):
+        editor.answers[state.METHOD] = keeps(kept)
+        session = await editor.new()
+        assert "end_turn" == await editor.prompt(session, "[[say one]]")
+        before = json.dumps(kept["memory"])
+        monkeypatch.setattr(state, "LIMIT", len(before))
+        for word in ("two", "three"):
+            assert "end_turn" == await editor.prompt(session, f"[[say {word}]]")
+        assert before == json.dumps(kept["memory"])
+        assert 1 == len(_notices(editor))
+        sent = json.dumps(server.bodies[-1])
+        assert ("one" in sent, "two" in sent) == (True, True)
+        monkeypatch.undo()
+        assert "end_turn" == await editor.prompt(session, "[[say four]]")
+        assert "three" in json.dumps(kept["memory"])
+
+
+async def test_a_first_memory_that_is_too_big(agent: NativeAgent, server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was never kept is remembered as long as the agent runs."""
+    monkeypatch.setattr(state, "SMALL", 0)
+    monkeypatch.setattr(state, "LIMIT", 0)
+    async with joined(agent, ABLE) as (editor, _):
+        editor.answers[state.METHOD] = keeps({})
+        session = await editor.new()
+        for word in ("one", "two"):
+            assert "end_turn" == await editor.prompt(session, f"[[say {word}]]")
+        assert "one" in json.dumps(server.bodies[-1])
+        assert 1 == len(_notices(editor))
+
+
+def _notices(editor: Editor) -> list[Json]:
+    return [each for each in editor.updates("notice") if "too large to be kept" in each["title"]]
+
+
+async def test_no_task_outlives_its_connection(agent: NativeAgent) -> None:
+    """What the agent does in the background is over, awaited, when its connection has ended."""
+    async with joined(agent, ABLE) as (editor, connection):
+        tasks = [agent._tasks.spawn(asyncio.Event().wait(), name=f"hang {number}") for number in range(3)]
+        editor.peer.close()
+        await asyncio.wait_for(connection.ended.wait(), 10)
+        await connection.finish()
+        assert all(task.done() for task in tasks)
