@@ -148,19 +148,19 @@ def test_a_cancel_stops_the_model(launch: Launch, server: ModelServer) -> None:
 def test_what_was_said_before_a_kill_is_remembered(launch: Launch, server: ModelServer, prompts: list[str]) -> None:
     """After kill -9 in an answer the model knows what the user has seen of it, once, and after further restarts too."""
     kept: Json = {}
-    editor = launch("anthropic", kept)
+    editor = launch("chat", kept)
     name = editor.new()
     for prompt in prompts:
         editor.says(name, prompt)
-    whole = answer("anthropic", "half of it")
-    at = whole.index(b"event: content_block_stop")
+    whole = answer("chat", "half of it")
+    at = whole.index(b"\n\n", whole.index(b"half of it")) + 2
     server.canned = [whole[:at] + STALL + whole[at:]]
     editor.begin(name, "x")
     editor.until(lambda message: message.get("method") == "_acpd/state" and message["params"]["name"] == "saying")
     editor.process.kill()
     params = {"sessionId": name, "cwd": "/tmp", "mcpServers": [], "_meta": {"acpd.dev/state": kept}}
     for prompt in ("[[say on]]", "[[say further]]"):
-        again = launch("anthropic", kept)
+        again = launch("chat", kept)
         again.call("session/load", params)
         again.says(name, prompt)
         assert 1 == json.dumps(server.bodies[-1]).count("half of it")
