@@ -301,9 +301,9 @@ def _messages(memory: Memory | None) -> bytes:
 def _save(session: Session, work: _Work, history: History) -> None:
     """The history is kept whole each time; one of a megabyte takes some milliseconds. One that is too big is told once."""
     memory = history.dump()
-    session.state.put(USAGE, history.usage)
     try:
         session.state.put(STATE, memory)
+        session.state.put(USAGE, history.usage)
     except StateTooBig:
         if not work.too_big:
             session.notice("error", "This conversation is too large to be kept", TOO_BIG)
