@@ -165,6 +165,9 @@ class SqliteCatalog(SearchCatalog):
         later, values = ("", ()) if after is None else ("AND id < ?1", (after.id,))
         return await self._rows(f"WHERE late {later} ORDER BY id DESC LIMIT {limit:d}", *values)
 
+    async def opened(self) -> list[Row]:
+        return await self._rows("WHERE state = 'open'")
+
     async def search(self, find: Find, /) -> Hits:
         return await self._reader.read(lambda db: _search(db, find, self._user))
 

@@ -12,6 +12,7 @@ import acpd
 from acpd import announce
 from acpd.agents import capabilities
 from acpd.attachment import ClientCapabilities
+from acpd.recall.tools import TOOLS
 from acpd.wire import messages
 from tests.core.world import dumps
 from tests.support.store import Json
@@ -122,16 +123,31 @@ def test_terminal_logins_run_acpd_again() -> None:
 
 
 def test_what_an_agent_is_told() -> None:
-    """Version 1, the client's own capabilities and name, byte for byte, but for subagents."""
-    raw = b'{"fs":{"readTextFile":true},  "x":1.50}'
-    said = messages.Initialize(protocolVersion=7, clientCapabilities=Raw(raw), clientInfo=Raw(b'{"name":"n","version":"1"}'))
-    assert b'{"protocolVersion":1,"clientCapabilities":%b,"clientInfo":{"name":"n","version":"1"}}' % raw == announce.for_agent(
-        said
+    """Version 1, the client's own capabilities and name, byte for byte, but for subagents; and what it may ask acpd."""
+    ours = b'"_meta":{"acpd.dev/tools":["search","list","history"]}'
+    raw = b'{"fs":{"readTextFile":true},  "x":1.50'
+    said = messages.Initialize(
+        protocolVersion=7, clientCapabilities=Raw(raw + b"}"), clientInfo=Raw(b'{"name":"n","version":"1"}')
     )
+    expected = b'{"protocolVersion":1,"clientCapabilities":%b,%b},"clientInfo":{"name":"n","version":"1"}}' % (raw, ours)
+    assert expected == announce.for_agent(said)
     said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(b'{"subagents":{"a":1},"terminal":true}'))
-    assert {"subagents": None, "terminal": True} == json.loads(announce.for_agent(said))["clientCapabilities"]
-    assert b'{"protocolVersion":1,"clientCapabilities":{}}' == announce.for_agent(messages.Initialize(protocolVersion=1))
+    told = json.loads(announce.for_agent(said))["clientCapabilities"]
+    assert (None, True) == (told["subagents"], told["terminal"])
+    assert b'{"protocolVersion":1,"clientCapabilities":{%b}}' % ours == announce.for_agent(
+        messages.Initialize(protocolVersion=1)
+    )
     assert UNSET is messages.Initialize(protocolVersion=1).clientInfo
+
+
+@pytest.mark.parametrize("meta", [{}, {"own": 1}, {"acpd.dev/tools": ["what a client says of it"]}, None, "text"])
+def test_tools_are_announced_beside_what_a_client_says(meta: object) -> None:
+    """An agent learns which tools acpd has, whatever the client's own `_meta` is; that stays. They are those of the table."""
+    said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(dumps({"_meta": meta, "terminal": True})))
+    told = json.loads(announce.for_agent(said))["clientCapabilities"]
+    offered = list(dict.fromkeys(tool.offered for tool in TOOLS))
+    own = {"own": 1} if meta == {"own": 1} else {}
+    assert {"_meta": {**own, "acpd.dev/tools": offered}, "terminal": True} == told
 
 
 @pytest.mark.parametrize(
