@@ -77,9 +77,8 @@ async def _history(asker: Asker, key: Key, count: int) -> str:
         if whole or len(messages) > count or entries >= LAST:
             break
         entries *= 10
-    shown = messages[-count:]
     total = f"{len(messages)} total messages" if whole else f"{fold.messages} messages without its tools'"
-    return await asyncio.to_thread(_told, key.session, total, shown)
+    return await asyncio.to_thread(_told, key.session, total, messages, count)
 
 
 def _messages(lines: Sequence[Stored], fold: Fold, *, own: bool) -> list[Message]:
@@ -98,10 +97,10 @@ def _messages(lines: Sequence[Stored], fold: Fold, *, own: bool) -> list[Message
     return found
 
 
-def _told(session: str, total: str, messages: Sequence[Message]) -> str:
+def _told(session: str, total: str, messages: Sequence[Message], count: int) -> str:
     names = {call.toolCallId: call.title for message in messages for call in message.toolCalls or ()}
-    texts = [_message(message, names) for message in messages]
-    return f"Session {session} ({total}, showing last {len(messages)}):\n\n{''.join(filter(None, texts))}"
+    texts = [_message(message, names) for message in messages[-count:]]
+    return f"Session {session} ({total}, showing last {len(texts)}):\n\n{''.join(texts)}"
 
 
 def _message(message: Message, names: dict[str, str]) -> str:
