@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -83,6 +83,8 @@ class Client(Struct, frozen=True):
     notices: bool = False
     login: bool = False
     """It can run an agent's terminal login."""
+    meta: Mapping[str, Any] = {}
+    """What it says of itself beyond ACP: `_meta` of its capabilities."""
 
 
 class StdioServer(Struct, frozen=True):
@@ -165,7 +167,8 @@ class _Auth(Struct, frozen=True, gc=False):
     terminal: bool = False
 
 
-class _Capabilities(Struct, gc=False):
+class _Capabilities(Struct, gc=False, rename={"meta": "_meta"}):
+    meta: Raw = Raw(b"null")
     fs: _Files = _Files()
     terminal: bool = False
     session: _Session | None = None
@@ -187,6 +190,7 @@ def client(raw: Raw | UnsetType) -> Client:
         form=_can((said.elicitation or _Elicitation()).form),
         notices=_can(session.notices),
         login=said.auth.terminal,
+        meta=msgspec.json.decode(said.meta) if bytes(said.meta).startswith(b"{") else {},
     )
 
 

@@ -7,8 +7,8 @@ milliseconds. A turn that is cancelled ends at its next step, with its open tool
     plan A|B|C · tool NAME · parallel N · commands · title TEXT · mode ID · config ID VALUE · usage N
     ask [two|four|diff|bare] · withdraw MS · elicit [form|url] · read PATH · write PATH TEXT · run CMD
     state NAME JSON · counter · ext METHOD JSON · note METHOD JSON · update JSON · unknown [KIND] · raw JSON ($SESSION in it)
-    recall METHOD JSON · noise TEXT · stderr TEXT · stop REASON · fail CODE TEXT · die CODE [after N] · hang · deaf · forget · child SECONDS
-    context · history · caps · servers · notes · env NAME · where · pid
+    noise TEXT · stderr TEXT · stop REASON · fail CODE TEXT · die CODE [after N] · hang · deaf · forget · child SECONDS
+    recall METHOD JSON · context · history · caps · servers · notes · env NAME · where · pid
 
 | verb | what it does |
 |---|---|

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -23,7 +23,7 @@ Arguments = TypeVar("Arguments", bound=Struct)
 class Typed(Tool, Generic[Arguments]):
     """`arguments`: a Struct with `forbid_unknown_fields`, each member with a description."""
 
-    arguments: ClassVar[type[Struct]]
+    arguments: type[Struct]
 
     def __init__(self) -> None:
         self.schema = schema(self.arguments)
