@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Raw
+
 from acpd.errors import SessionNotFound, StoreError
 from acpd.recall.asker import Asker, moved, refused
 from acpd.recall.tools import HistoryArguments, ListArguments
@@ -22,8 +24,10 @@ LISTED = 50
 """Sessions of a list."""
 TITLE = 100
 """Characters of a title."""
-FIRST, LAST = 200, 20_000
-"""Entries, from the end, that are read at first and at most: ten times as many where they are too few messages."""
+FIRST, MORE = 50, 4
+"""Entries, from the end, that are read at first, and how many times as many where they are too few messages."""
+MOST = 16 * 1024 * 1024
+"""Bytes of entries that are read, about; the first ones whatever their size."""
 SHOWN = 500
 """Characters of a message, as of a tool's result."""
 _ROLES = {"user": "USER", "assistant": "ASSISTANT", "tool": "TOOL", "system": "SYSTEM"}
@@ -74,11 +78,16 @@ async def _history(asker: Asker, key: Key, count: int) -> str:
         lines = await journals.last(key, entries)
         messages = await asyncio.to_thread(_messages, lines, fold, own=key.session == asker.session)
         whole = len(lines) < entries
-        if whole or len(messages) > count or entries >= LAST:
+        if whole or len(messages) > count or MORE * _size(lines) > MOST:
             break
-        entries *= 10
+        entries *= MORE
     total = f"{len(messages)} total messages" if whole else f"{fold.messages} messages without its tools'"
     return await asyncio.to_thread(_told, key.session, total, messages, count)
+
+
+def _size(lines: Sequence[Stored]) -> int:
+    """Bytes, about; no entry counts as none, so that this has an end."""
+    return sum(200 + sum(len(raw) for raw in (line.params, line.prompt) if isinstance(raw, Raw)) for line in lines)
 
 
 def _messages(lines: Sequence[Stored], fold: Fold, *, own: bool) -> list[Message]:

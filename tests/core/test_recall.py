@@ -249,6 +249,22 @@ async def test_a_history(tmp_path: Path) -> None:
         assert f"Session s (4 total messages, showing last 2):\n\n{cut}[ASSISTANT]: Done.\n" == text
 
 
+async def test_a_long_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many entries a message has, the last N are found; of entries that are too big, as many as there is room for."""
+    chunks = [line for _ in range(1000) for line in agent("x")]
+    async with opened(tmp_path, None) as store:
+        await write(
+            store, Key("claude", "s"), [*user("first"), *end(), *user("second"), *chunks, *end(), *user("last"), *end()]
+        )
+        text = await ask(store, ME, "session_history", sessionId="s", lastN=3)
+        assert f"[USER]: second\n[ASSISTANT]: {'x' * 500}… [truncated]\n[USER]: last\n" in text
+        assert "(4 total messages, showing last 3)" in text
+        monkeypatch.setattr(reading, "MOST", 100_000)
+        text = await ask(store, ME, "session_history", sessionId="s", lastN=3)
+        assert "(4 messages without its tools', showing last 2)" in text
+        assert "[USER]: second" not in text
+
+
 async def test_an_answer_is_bounded(tmp_path: Path) -> None:
     """Whatever the sessions hold, a model gets 64 KiB at most."""
     async with opened(tmp_path, None) as store:
