@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from acpd import errors
+from acpd.agents.equipping import equipped
 from acpd.config import without_secrets
 from acpd.errors import AgentError, RequestError, SessionNotFound
 from acpd.session import LiveSession
@@ -62,7 +63,9 @@ async def _record(connection: Connection, said: OldSession, params: bytes) -> Li
         session.setup = params
         link.bind(session, encode(said.sessionId))
         session.remember_link(link, state=b"adopting")
-        result = await link.ask_held("session/load", params, connection.pool.settings.start_timeout)
+        settings = connection.pool.settings
+        told = equipped(link, settings.tools, params, session.id, registry.user)
+        result = await link.ask_held("session/load", told, settings.start_timeout)
         await _name(session)
     except BaseException:
         link.session = None

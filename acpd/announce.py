@@ -17,6 +17,8 @@ _OURS = ("list", "resume", "close", "delete", "fork")
 
 START = "acpd.dev/start"
 STATE = "acpd.dev/state"
+TOOLS = b'["search","list","history"]'
+"""What an agent may ask acpd by `_acpd/...` (acpd.recall.tools; not imported for it)."""
 
 
 class _Meta(Struct, gc=False, rename={"start": START}):
@@ -32,17 +34,24 @@ def starts_agents(said: messages.Initialize) -> bool:
 
 
 def for_agent(said: messages.Initialize) -> bytes:
-    """The params of initialize for an agent: the client's own, version 1, without what acpd cannot pass on yet (subagents), and
-    with a word that it keeps values (`_acpd/state`).
+    """The params of initialize for an agent: the client's own, version 1, without what acpd cannot pass on yet (subagents).
+
+    In its `_meta` are acpd's own words: it keeps values (`_acpd/state`), and may be asked about earlier sessions.
     """
     capabilities = b"{}" if said.clientCapabilities is UNSET else bytes(said.clientCapabilities)
     if "subagents" in splice.members(capabilities):
         capabilities = splice.replace(capabilities, "subagents", b"null")
-    meta = bytes(capabilities[slice(*span)]) if (span := splice.members(capabilities).get("_meta")) else b""
-    kept = splice.replace(meta if meta.startswith(b"{") else b"{}", STATE, b"{}")
-    capabilities = splice.replace(capabilities, "_meta", kept)
+    capabilities = _with_ours(capabilities)
     info = b"" if said.clientInfo is UNSET else b',"clientInfo":%b' % bytes(said.clientInfo)
     return b'{"protocolVersion":1,"clientCapabilities":%b%b}' % (capabilities, info)
+
+
+def _with_ours(capabilities: bytes) -> bytes:
+    span = splice.members(capabilities).get("_meta")
+    meta = capabilities[slice(*span)] if span is not None else b""
+    meta = meta if meta.startswith(b"{") else b"{}"
+    meta = splice.replace(meta, STATE, b"{}")
+    return splice.replace(capabilities, "_meta", splice.replace(meta, "acpd.dev/tools", TOOLS))
 
 
 def initialize_answer(agent: Initialized | None, name: str, client: ClientCapabilities) -> bytes:

@@ -32,7 +32,7 @@ Update = Mapping[str, Any]
 """A session/update as ACP has it."""
 _REFUSE = ("reject_once", "reject_always")
 _ALLOW = ("allow_once", "allow_always")
-CAPABILITIES = {"session": {"notices": {}}, "_meta": {"acpd.dev/state": {}}}
+CAPABILITIES: dict[str, Any] = {"session": {"notices": {}}, "_meta": {"acpd.dev/state": {}}}
 _locks: weakref.WeakValueDictionary[tuple[int, Key], asyncio.Lock] = weakref.WeakValueDictionary()
 """Of the states that calls of this process work on at the moment."""
 

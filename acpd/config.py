@@ -63,11 +63,12 @@ class Agents(Struct, frozen=True, kw_only=True):
 
 
 class Sessions(Struct, frozen=True, kw_only=True):
-    """`[sessions]`. `queue`: prompts that may wait behind the running one; `keep_idle` in seconds."""
+    """`[sessions]`. `queue`: prompts that may wait behind the running one; `keep_idle` in seconds; `tools`: for every agent."""
 
     queue: Annotated[int, Meta(ge=0, le=10_000)] = 32
     on_disconnect: Literal["continue", "cancel"] = "continue"
     keep_idle: Annotated[float, Meta(ge=10, le=604_800)] = 600.0
+    tools: bool = False
 
 
 class Daemon(Struct, frozen=True, kw_only=True):
@@ -242,6 +243,7 @@ WANTED = {
     "sessions.queue": "a whole number from 0 to 10000",
     "sessions.on_disconnect": '"continue" or "cancel"',
     "sessions.keep_idle": "seconds, from 10 to 604800",
+    "sessions.tools": "true or false",
     "daemon.autostart": "true or false",
     "daemon.connections": "a whole number from 1 to 100000",
     "daemon.agents": "a whole number from 1 to 100000",
@@ -272,15 +274,27 @@ def variable(key: str) -> str:
 
 
 def built_in_command(*arguments: str) -> tuple[str, ...]:
-    """How our own agent is started: its script beside this interpreter.
+    """How our own agent is started."""
+    return _program(BUILT_IN, "acpd.native.entry", arguments)
+
+
+def tools_command(config: Config) -> tuple[str, ...]:
+    """How `acpd mcp` is started on this store, without a session. Nothing of it is secret: agents store it where they like."""
+    file = ("--config", config.file) if config.file else ()
+    store = ("--backend", config.storage.backend, "--storage", config.storage.path)
+    return _program("acpd", "acpd.cli.entry", ("mcp", *file, *store))
+
+
+def _program(name: str, module: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """A script beside this interpreter.
 
     Where there is none (installed for one user) the interpreter runs it, with -P: a module in the session's folder
     must not be able to take its place.
     """
-    script = os.path.join(os.path.dirname(sys.executable), BUILT_IN)
+    script = os.path.join(os.path.dirname(sys.executable), name)
     if os.access(script, os.X_OK):
         return (script, *arguments)
-    return (sys.executable, "-P", "-c", "from acpd.native.entry import main; raise SystemExit(main())", *arguments)
+    return (sys.executable, "-P", "-c", f"from {module} import main; raise SystemExit(main())", *arguments)
 
 
 def without_secrets(command: tuple[str, ...]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import Restorer
-from acpd.config import AgentChoice, Config, Paths
+from acpd.config import AgentChoice, Config, Paths, tools_command
 from acpd.errors import AcpdError
 from acpd.indexing import REST, catch_up_all
 from acpd.logger import Logger, Noise
@@ -257,4 +257,5 @@ def _settings(config: Config) -> Settings:
         cancel_alone=config.sessions.on_disconnect == "cancel",
         keep_idle=config.sessions.keep_idle,
         agents=config.daemon.agents,
+        tools=tools_command(config) if config.sessions.tools else (),
     )

@@ -26,7 +26,7 @@ class Settings(NamedTuple):
     """Limits of live sessions. Seconds, and numbers of prompts, tokens and agents.
 
     `cancel_alone`: whether turns are cancelled when the last controller was disconnected; `keep_idle`: how long a session is
-    kept live without any client.
+    kept live without any client. `tools`: the command of `acpd mcp`, without a session, that agents get; empty: none.
     """
 
     queue: int = 32
@@ -37,6 +37,7 @@ class Settings(NamedTuple):
     cancel_alone: bool = False
     keep_idle: float = 600.0
     agents: int = 2000
+    tools: tuple[str, ...] = ()
 
 
 class Link(Protocol):

@@ -16,6 +16,7 @@ from msgspec import UNSET
 
 from acpd import adoption, attaching, audience, cursors, errors, extensions, listing, searching, trees
 from acpd.agents.capabilities import of_client
+from acpd.agents.equipping import equipped
 from acpd.agents.link import AgentLink
 from acpd.agents.pool import AgentPool, Host
 from acpd.agents.restore import inner_id
@@ -291,8 +292,10 @@ class Connection:
         raw = messages.passed_on(said, params)
         link = await self.warm.take()
         try:
-            result = await link.ask_held("session/new", raw, self.pool.settings.start_timeout)
-            session = await self._record_new(said, link, result)
+            name, settings = self.registry.new_id(), self.pool.settings
+            told = equipped(link, settings.tools, raw, name, self.registry.user)
+            result = await link.ask_held("session/new", told, settings.start_timeout)
+            session = await self._record_new(said, name, link, result)
         except RequestError:
             self.warm.give_back(link)  # an agent that wants a login first is still good
             raise
@@ -313,11 +316,9 @@ class Connection:
         link.bind(session, link.inner)
         link.release()
 
-    async def _record_new(self, said: messages.NewSession, link: AgentLink, result: bytes) -> LiveSession:
+    async def _record_new(self, said: messages.NewSession, name: str, link: AgentLink, result: bytes) -> LiveSession:
         link.inner = inner_id(result)
-        header = await self.registry.header(
-            self.registry.new_id(), link.name, said.cwd, without_secrets(link.command), said.directories
-        )
+        header = await self.registry.header(name, link.name, said.cwd, without_secrets(link.command), said.directories)
         session = await self.registry.create(header)
         session.link = link
         link.session = session

@@ -72,11 +72,11 @@ def test_file_then_environment_then_flags(paths: Paths) -> None:
 def test_every_key_has_a_variable(paths: Paths, key: str) -> None:
     """The variable of a key is ACPD_, its section and its name, and gives the same value as the file."""
     values = {"storage.sync": "process", "log.level": "error", "storage.backend": "json", "agents.default": "offline"}
-    values |= {"sessions.on_disconnect": "cancel", "daemon.autostart": "false"}
+    values |= {"sessions.on_disconnect": "cancel", "daemon.autostart": "false", "sessions.tools": "true"}
     value = values.get(key, "/there" if key in {"storage.path", "log.file"} else "7000")
     section, name = key.split(".")
     got = getattr(getattr(Config.load(paths, {variable(key): value}), section), name)
-    write(paths, f"[{section}]\n{name} = {value if value in {'7000', 'false'} else repr(value)}\n")
+    write(paths, f"[{section}]\n{name} = {value if value in {'7000', 'false', 'true'} else repr(value)}\n")
     assert got == getattr(getattr(Config.load(paths, {}), section), name)
     assert got != getattr(getattr(Config(), section), name)
 

@@ -35,6 +35,7 @@ OTHERS = {
     "storage.sync": '"process"',
     "agents.default": '"offline"',
     "sessions.on_disconnect": '"cancel"',
+    "sessions.tools": "true",
     "daemon.autostart": "false",
     "log.level": '"debug"',
     "log.file": '"/elsewhere"',

@@ -90,6 +90,8 @@ class AgentLink:
         """Requests of the agent that a client is answering: the client and its call's id."""
         self.terminals: dict[str, Client] = {}
         """Whose the terminals are that clients made for the agent, by their ids."""
+        self.recalling = asyncio.Lock()
+        """Its questions about earlier sessions are answered one after the other: each may keep a thread busy."""
         self.tasks = tasks
         self._local: Local | None = None
         self._process: Watched | None = None

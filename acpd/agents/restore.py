@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from acpd import errors
+from acpd.agents.equipping import equipped
 from acpd.agents.link import AgentLink, Mode
 from acpd.agents.pool import AgentPool, Host
 from acpd.config import HIDDEN, AgentChoice
@@ -129,7 +130,7 @@ class Restorer:
         """Resume or load the agent's own session; None: it cannot."""
         said = link.said.agentCapabilities
         link.bind(session, inner, Mode.DROP)
-        params = await _params(session, b'"sessionId":%b,' % inner, None)
+        params = await self._params(session, link, b'"sessionId":%b,' % inner, None)
         for method, able in (("session/resume", said.sessionCapabilities.has("resume")), ("session/load", said.loadSession)):
             if not able:
                 continue
@@ -144,8 +145,8 @@ class Restorer:
         link.mode = Mode.EARLY
         result = await self._fork(session, link)
         if result is None:
-            carried = LOST if session.fold.inner else CARRIED
-            result = await link.ask_held("session/new", await _params(session, b"", carried), self._timeout)
+            params = await self._params(session, link, b"", LOST if session.fold.inner else CARRIED)
+            result = await link.ask_held("session/new", params, self._timeout)
             if session.fold.prompted:
                 await self._prime(session, link)
         link.bind(session, inner_id(result), Mode.LIVE)
@@ -157,11 +158,15 @@ class Restorer:
         inner = await _forked_from(session) if able else ""
         if not inner:
             return None
-        source = encode(inner)
+        params = await self._params(session, link, b'"sessionId":%b,' % encode(inner), ())
         try:
-            return await link.ask_held("session/fork", await _params(session, b'"sessionId":%b,' % source, ()), self._timeout)
+            return await link.ask_held("session/fork", params, self._timeout)
         except RequestError:
             return None
+
+    async def _params(self, session: LiveSession, link: AgentLink, head: bytes, carried: Collection[str] | None) -> bytes:
+        params = await _params(session, head, carried)
+        return equipped(link, self._pool.settings.tools, params, session.id, session.key.user)
 
     async def _prime(self, session: LiveSession, link: AgentLink) -> None:
         """A new inner session is told the conversation with its first prompt, and the user is told so then."""

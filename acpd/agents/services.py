@@ -1,4 +1,4 @@
-"""What an agent asks of its client: asks, files, terminals, extensions, and `_acpd/state`."""
+"""What an agent asks of its client: asks, files, terminals, extensions, what it keeps in acpd and what it finds there."""
 
 from __future__ import annotations
 
@@ -54,7 +54,11 @@ def serve(link: AgentLink, session: LiveSession, identifier: bytes, method: str,
         _keep_state(link, session, identifier, params)
     elif method in _NEEDS:
         _file_or_terminal(link, session, identifier, method, params)
-    elif method.startswith("_") and not method.startswith("_acpd/"):
+    elif method.startswith("_acpd/"):
+        from acpd.agents import recalling  # of no use to a start
+
+        recalling.serve(link, session, identifier, method, params)
+    elif method.startswith("_"):
         _extension(link, session, identifier, method, params)
     else:
         raise RequestError(errors.METHOD_NOT_FOUND, f"unknown method {method}")

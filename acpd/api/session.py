@@ -97,6 +97,12 @@ class Session:
             self._told = told
             self.channel.send({"sessionUpdate": "config_option_update", "configOptions": msgspec.Raw(told)})
 
+    async def request(self, method: str, params: Mapping[str, object]) -> Any:
+        """Ask the client something beyond ACP, by a method that begins with `_`; the params get the sessionId. What it says,
+        decoded. Raises RequestError, which is the client's, ConnectionBroken. Cancelling it withdraws the question.
+        """
+        return msgspec.json.decode(await self.channel.ask(method, params))
+
     def spawn(self, coroutine: Coroutine[Any, Any, object], name: str) -> asyncio.Task[object]:
         """A task that ends with the session. Its failure goes to stderr."""
         return self.tasks.spawn(coroutine, name=f"{name}:{self.id}")

@@ -39,7 +39,7 @@ class Sessions:
         self._tasks = connection.tasks
         self._hands = Hands()
         # an acpd that does not announce it yet names itself in the environment of its agents
-        self._keeper = Keeper(asked=connection.client.state or "ACPD_LINK" in os.environ)
+        self._keeper = Keeper(asked=isinstance(connection.client.meta.get("acpd.dev/state"), dict) or "ACPD_LINK" in os.environ)
         self._sessions: dict[str, Conversation] = {}
         self._prompts: dict[bytes, Prompt] = {}
         self.methods: dict[str, Callable[[bytes, Params], None]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -83,8 +83,8 @@ class Client(Struct, frozen=True):
     notices: bool = False
     login: bool = False
     """It can run an agent's terminal login."""
-    state: bool = False
-    """It keeps an agent's values (`_acpd/state`), as acpd does."""
+    meta: Mapping[str, Any] = {}
+    """What it says of itself beyond ACP: `_meta` of its capabilities."""
 
 
 class StdioServer(Struct, frozen=True):
@@ -163,16 +163,12 @@ class _Elicitation(Struct, gc=False):
     form: Raw | UnsetType = UNSET
 
 
-class _Meta(Struct, gc=False, rename={"state": "acpd.dev/state"}):
-    state: Raw | UnsetType = UNSET
-
-
 class _Auth(Struct, frozen=True, gc=False):
     terminal: bool = False
 
 
 class _Capabilities(Struct, gc=False, rename={"meta": "_meta"}):
-    meta: Raw | UnsetType = UNSET
+    meta: Raw = Raw(b"null")
     fs: _Files = _Files()
     terminal: bool = False
     session: _Session | None = None
@@ -180,7 +176,6 @@ class _Capabilities(Struct, gc=False, rename={"meta": "_meta"}):
     auth: _Auth = _Auth()
 
 
-_decode_meta = msgspec.json.Decoder(_Meta).decode
 _decode_capabilities = msgspec.json.Decoder(_Capabilities).decode
 
 
@@ -195,15 +190,8 @@ def client(raw: Raw | UnsetType) -> Client:
         form=_can((said.elicitation or _Elicitation()).form),
         notices=_can(session.notices),
         login=said.auth.terminal,
-        state=_keeps(said.meta),
+        meta=msgspec.json.decode(said.meta) if bytes(said.meta).startswith(b"{") else {},
     )
-
-
-def _keeps(meta: Raw | UnsetType) -> bool:
-    try:
-        return not isinstance(meta, UnsetType) and _can(_decode_meta(meta).state)
-    except msgspec.DecodeError:
-        return False
 
 
 def _can(raw: Raw | UnsetType) -> bool:

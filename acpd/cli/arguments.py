@@ -137,6 +137,8 @@ def _add_commands(top: Parser, shared: Parser) -> None:
     search = commands.add_parser("search", parents=[plain], help="find words in the sessions of this folder, newest first")
     _add_search(search)
 
+    mcp = commands.add_parser("mcp", parents=[plain], help="an MCP server on stdio: earlier sessions, for an agent's model")
+    mcp.add_argument("--session", metavar="ID", required=True, help="the session whose user and agent it is for")
     _add_care(commands, shared)
     _add_service(commands, plain)
     _add_changes(commands, shared)

@@ -147,6 +147,10 @@ def _offline(call: Call) -> int | None:
             from acpd.cli import search
 
             _wait(search.search(call))
+        case "mcp":
+            from acpd.cli import recalling
+
+            _wait(recalling.mcp(call))
         case "tree":
             from acpd.cli import branches
 

@@ -289,9 +289,10 @@ def _equipment(session: Session, settings: Settings) -> tuple[Servers, Toolbox]:
     from acpd.native.mcp.servers import Servers
     from acpd.native.toolbox import Toolbox
     from acpd.native.tools.kit import kit
+    from acpd.native.tools.recalling import recalling
 
     servers = Servers(session, timeout=settings.mcp_timeout)
-    return servers, Toolbox(kit(), servers.tools, settings.mode)
+    return servers, Toolbox((*kit(), *recalling(session)), servers.tools, settings.mode)
 
 
 def _messages(memory: Memory | None) -> bytes:

@@ -55,6 +55,7 @@ _MOVED = "INDEXED BY recent WHERE listed <> updatedAt AND prompted"
 _NEWEST = "ORDER BY updatedAt DESC, id DESC LIMIT "
 PIECE = 1000
 """Ids that are read in one go: a millisecond."""
+_UNCLEAN = "WHERE state <> 'clean'"
 _IDS = "SELECT id FROM session WHERE id > ?1 ORDER BY id LIMIT ?2"
 _BOOT = "SELECT value FROM meta WHERE name = 'boot'"
 """In which run of the machine the rows were last compared with the logs' names."""
@@ -165,6 +166,9 @@ class SqliteCatalog(SearchCatalog):
         later, values = ("", ()) if after is None else ("AND id < ?1", (after.id,))
         return await self._rows(f"WHERE late {later} ORDER BY id DESC LIMIT {limit:d}", *values)
 
+    async def opened(self) -> list[Row]:
+        return [row for row in await self._rows(_UNCLEAN) if row.state == "open"]
+
     async def search(self, find: Find, /) -> Hits:
         return await self._reader.read(lambda db: _search(db, find, self._user))
 
@@ -220,7 +224,7 @@ class SqliteCatalog(SearchCatalog):
         await self._database.write(work)
 
     async def _reread_unclean(self, journals: Journals) -> int:
-        rows = await self._rows("WHERE state <> 'clean'")
+        rows = await self._rows(_UNCLEAN)
         deleting = {row.id for row in rows if row.state == "deleting"}
         return await self._reread(journals, [Key(row.agent, row.id, self._user) for row in rows], deleting=deleting)
 

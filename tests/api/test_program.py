@@ -18,7 +18,7 @@ from tests.support.paths import ROOT
 from tests.support.plain_editor import PATIENCE, Json, PlainEditor, editors
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "agents-in-python.md").read_text(), re.DOTALL)
-COUNTER, WRITER, LINES, RUNNER, GREETER, CALLER = EXAMPLES
+COUNTER, FINDER, WRITER, LINES, RUNNER, GREETER, CALLER = EXAMPLES
 Launch = Callable[[str], PlainEditor]
 
 
@@ -84,6 +84,17 @@ def test_the_twenty_lines(launch: Launch, tmp_path: Path) -> None:
     again.answers["_acpd/state"] = keep
     again.call("session/load", {"sessionId": name, "cwd": "/tmp", "mcpServers": [], "_meta": {"acpd.dev/state": kept}})
     assert "That were 1 words, in turn 2. " == said(again, name, "one")
+
+
+def test_the_finding_example(launch: Launch, tmp_path: Path) -> None:
+    """It asks a client that has earlier sessions, and says nothing to another."""
+    editor = launch(FINDER)
+    name = session(editor, tmp_path)
+    assert not said(editor, name, "port")
+    editor.initialize({"_meta": {"acpd.dev/tools": ["search"]}})
+    editor.answers["_acpd/search"] = lambda params: {"result": {"text": f"found {params['arguments']['query']}"}}
+    name = editor.new()
+    assert "found port" == said(editor, name, "port")
 
 
 def test_the_permission_example(launch: Launch, tmp_path: Path) -> None:

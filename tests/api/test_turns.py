@@ -455,3 +455,36 @@ async def test_the_editors_errors_are_no_answers(tmp_path: Path) -> None:
         editor.answers["terminal/create"] = broken
         assert "end_turn" == await editor.prompt(await editor.new(tmp_path))
         assert [(False, "not answered: out of order"), None, "out of order", "out of order"] == heard
+
+
+# -- beyond ACP
+
+
+async def test_a_request_of_ones_own() -> None:
+    """`request` gives what the client says, with the session's id in the params; its error is raised."""
+    got: list[object] = []
+
+    async def work(turn: Turn) -> None:
+        got.append(await turn.session.request("_editor/theme", {"name": "é"}))
+        with pytest.raises(RequestError, match="unknown method _editor/none"):
+            await turn.session.request("_editor/none", {})
+
+    async with joined(Scripted(work)) as (editor, _):
+        editor.answers["_editor/theme"] = lambda params: {"said": params}
+        session = await editor.new()
+        assert "end_turn" == await editor.prompt(session)
+        assert [{"said": {"sessionId": session, "name": "é"}}] == got
+
+
+@pytest.mark.parametrize(("meta", "known"), [({"a.dev/x": [1]}, {"a.dev/x": [1]}), (None, {}), ("text", {}), ([], {})])
+async def test_what_a_client_says_of_itself_beyond_acp(meta: object, known: Json) -> None:
+    """`client.meta` is its capabilities' `_meta`; what is no object is nothing."""
+    got: list[object] = []
+
+    async def work(turn: Turn) -> None:
+        got.append(turn.session.client.meta)
+
+    async with joined(Scripted(work)) as (editor, _):
+        await editor.initialize({"_meta": meta})
+        assert "end_turn" == await editor.prompt(await editor.new())
+        assert [known] == got

@@ -13,12 +13,12 @@ import pytest
 from msgspec.structs import replace
 
 from acpd.errors import StoreError
-from acpd.storage.contract import After, Backend, Journals, Key, Row
+from acpd.storage.contract import After, Backend, Catalog, Journals, Key, Row
 from acpd.storage.fold import Fold
 from acpd.storage.rows import row_of
 from acpd.wire.lines import Header, Parent, Stored, entry, fact
 from acpd_backends import catalog, logfolders
-from acpd_backends.catalog import SqliteCatalog, _page_sql
+from acpd_backends.catalog import _SELECT, _UNCLEAN, SqliteCatalog, _page_sql
 from acpd_backends.names import Layout
 from acpd_backends.sqlite import Database, query
 from acpd_backends.stores import open_store
@@ -244,6 +244,19 @@ async def test_an_open_row_is_read_again(tmp_path: Path) -> None:
         assert await store.catalog.recover(store.journals) == 1
         size = Path(store.journals.log_path(key)).stat().st_size
         assert await store.catalog.get("s1") == log_row(key, 3, size)
+
+
+async def test_which_sessions_are_open(tmp_path: Path) -> None:
+    """Their rows, prompted or not, found by an index however many others there are."""
+    async with opened(tmp_path) as store:
+        for name, state in (("s1", "open"), ("s2", "clean"), ("s3", "deleting"), ("s4", "open")):
+            await store.catalog.put(log_row(Key("coder", name), 1, 0, state))
+        assert ["s1", "s4"] == sorted(row.id for row in await store.catalog.opened())
+        assert ["s1", "s4"] == sorted(row.id for row in await Catalog.opened(store.catalog))  # of one that has no better way
+    database = Database(tmp_path / "x.db")
+    (steps,) = await database.read(lambda db: query(db, f"EXPLAIN QUERY PLAN {_SELECT} {_UNCLEAN}"))
+    await database.close()
+    assert "USING INDEX unclean" in steps[-1]
 
 
 async def test_a_session_that_is_open_elsewhere_stays_open(tmp_path: Path) -> None:

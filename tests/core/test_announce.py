@@ -12,6 +12,7 @@ import acpd
 from acpd import announce
 from acpd.agents import capabilities
 from acpd.attachment import ClientCapabilities
+from acpd.recall.tools import TOOLS
 from acpd.wire import messages
 from tests.core.world import dumps
 from tests.support.store import Json
@@ -122,8 +123,9 @@ def test_terminal_logins_run_acpd_again() -> None:
 
 
 def test_what_an_agent_is_told() -> None:
-    """Version 1, the client's own capabilities and name, byte for byte, but for subagents; and that acpd keeps values."""
-    ours = b'"_meta":{"acpd.dev/state":{}}'
+    """Version 1, the client's own capabilities and name, byte for byte, but for subagents; and what acpd can do for it."""
+    ours = b'"_meta":{"acpd.dev/state":{},"acpd.dev/tools":["search","list","history"]}'
+    said_of_us = {"acpd.dev/state": {}, "acpd.dev/tools": ["search", "list", "history"]}
     raw = b'{"fs":{"readTextFile":true},  "x":1.50}'
     said = messages.Initialize(protocolVersion=7, clientCapabilities=Raw(raw), clientInfo=Raw(b'{"name":"n","version":"1"}'))
     told = b"%b,%b}" % (raw[:-1], ours)
@@ -131,15 +133,25 @@ def test_what_an_agent_is_told() -> None:
     assert whole == announce.for_agent(said)
     said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(b'{"subagents":{"a":1},"terminal":true}'))
     able = json.loads(announce.for_agent(said))["clientCapabilities"]
-    assert {"subagents": None, "terminal": True, "_meta": {"acpd.dev/state": {}}} == able
+    assert {"subagents": None, "terminal": True, "_meta": said_of_us} == able
     for meta, kept in ((b'{"a":1}', {"a": 1}), (b"null", {}), (b"5", {})):
         said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(b'{"_meta":%b}' % meta))
         found = json.loads(announce.for_agent(said))["clientCapabilities"]["_meta"]
-        assert {**kept, "acpd.dev/state": {}} == found
+        assert {**kept, **said_of_us} == found
     assert b'{"protocolVersion":1,"clientCapabilities":{%b}}' % ours == announce.for_agent(
         messages.Initialize(protocolVersion=1)
     )
     assert UNSET is messages.Initialize(protocolVersion=1).clientInfo
+
+
+@pytest.mark.parametrize("meta", [{}, {"own": 1}, {"acpd.dev/tools": ["what a client says of it"]}, None, "text"])
+def test_tools_are_announced_beside_what_a_client_says(meta: object) -> None:
+    """An agent learns which tools acpd has, whatever the client's own `_meta` is; that stays. They are those of the table."""
+    said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(dumps({"_meta": meta, "terminal": True})))
+    told = json.loads(announce.for_agent(said))["clientCapabilities"]
+    offered = list(dict.fromkeys(tool.offered for tool in TOOLS))
+    own = {"own": 1} if meta == {"own": 1} else {}
+    assert {"_meta": {**own, "acpd.dev/state": {}, "acpd.dev/tools": offered}, "terminal": True} == told
 
 
 @pytest.mark.parametrize(

@@ -288,3 +288,38 @@ def test_the_end_of_the_client_ends_it_at_once(launch: Launch) -> None:
     editor = launch("anthropic")
     editor.new()
     assert 0 == editor.close()
+
+
+RECALL = {"terminal": True, "_meta": {"acpd.dev/tools": ["search", "list", "something newer"]}}
+
+
+def test_earlier_sessions_are_offered_if_the_client_has_them(launch: Launch, server: ModelServer) -> None:
+    """The tools that the client announces, in every mode and without a question; the text of its answer is the model's."""
+    editor = launch("chat")
+    editor.initialize(RECALL)
+    asked: list[Json] = []
+
+    def found(params: Json) -> Json:
+        asked.append(params)
+        return {"result": {"text": "Found 1 match: canary"}}
+
+    editor.answers["_acpd/search"] = found
+    editor.answers["_acpd/list"] = lambda _: {"error": {"code": -32602, "message": "there is no such thing"}}
+    name = editor.new()
+    editor.call("session/set_mode", {"sessionId": name, "modeId": "plan"})
+    said = "".join(editor.says(name, '[[tool session_search {"query":"port","maxResults":3}]]'))
+    assert "Found 1 match: canary" in said
+    assert [{"sessionId": name, "arguments": {"query": "port", "maxResults": 3}}] == asked
+    assert ["session_search port"] == [call["title"] for call in editor.kinds("tool_call")]
+    assert "there is no such thing" in "".join(editor.says(name, "[[tool session_list {}]]"))
+    assert "maxResults" in "".join(editor.says(name, '[[tool session_search {"query":"port","maxResults":0}]]'))
+    offered = {tool["function"]["name"] for tool in server.bodies[0]["tools"]}
+    assert {"session_search", "session_list"} == {each for each in offered if each.startswith("session_")}
+    assert 1 == len(asked)
+
+
+def test_no_earlier_sessions_without_acpd(launch: Launch, server: ModelServer) -> None:
+    """A client that says nothing of them is offered nothing that would ask it."""
+    editor = launch("chat")
+    editor.says(editor.new(), "[[say hi]]")
+    assert not [tool for tool in server.bodies[0]["tools"] if tool["function"]["name"].startswith("session_")]

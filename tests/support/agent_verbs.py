@@ -8,7 +8,7 @@ milliseconds. A turn that is cancelled ends at its next step, with its open tool
     ask [two|four|diff|bare] · withdraw MS · elicit [form|url] · read PATH · write PATH TEXT · run CMD
     state NAME JSON · counter · ext METHOD JSON · note METHOD JSON · update JSON · unknown [KIND] · raw JSON ($SESSION in it)
     noise TEXT · stderr TEXT · stop REASON · fail CODE TEXT · die CODE [after N] · hang · deaf · forget · child SECONDS
-    context · history · caps · servers · notes · env NAME · where · pid
+    recall METHOD JSON · context · history · caps · servers · notes · env NAME · where · pid
 
 | verb | what it does |
 |---|---|
@@ -318,6 +318,14 @@ def ext(turn: Turn, rest: str) -> None:
     turn.say(json.dumps(answer["result"]) if "result" in answer else f"error {answer['error'].get('code')}")
 
 
+def recall(turn: Turn, rest: str) -> None:
+    method, _, text = rest.partition(" ")
+    answer = turn.call(f"_acpd/{method}", arguments=json.loads(text) if text else {})
+    turn.say(
+        answer["result"]["text"] if "result" in answer else f"error {answer['error']['code']} {answer['error']['message']}"
+    )
+
+
 def note(turn: Turn, rest: str) -> None:
     method, _, text = rest.partition(" ")
     turn.agent.wire.send({"method": method, "params": json.loads(text) if text else {}})
@@ -361,7 +369,7 @@ def stderr(_: Turn, text: str) -> None:
 
 Verb = Callable[[Turn, str], object]
 _named: list[Verb] = [chunks, slow, image, late, plan, tool, parallel, commands, title, mode, config, usage, ask, withdraw]
-_named += [elicit, read, write, run, state, counter, ext, note, unknown, fail, die, deaf, stop, child, stderr]
+_named += [elicit, read, write, run, state, counter, ext, recall, note, unknown, fail, die, deaf, stop, child, stderr]
 VERBS: dict[str, Verb] = {verb.__name__: verb for verb in _named} | {
     "say": Turn.say,
     "think": lambda turn, text: turn.say(text, "agent_thought_chunk"),

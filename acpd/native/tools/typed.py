@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from acpd.native.toolbox import Tool, ToolFailed
 from acpd.native.tools.places import Place, place
+from acpd.recall.tools import schema
 
 if TYPE_CHECKING:
     from acpd.api.session import Session
@@ -22,7 +23,7 @@ Arguments = TypeVar("Arguments", bound=Struct)
 class Typed(Tool, Generic[Arguments]):
     """`arguments`: a Struct with `forbid_unknown_fields`, each member with a description."""
 
-    arguments: ClassVar[type[Struct]]
+    arguments: type[Struct]
 
     def __init__(self) -> None:
         self.schema = schema(self.arguments)
@@ -50,24 +51,6 @@ class Placed(Typed[Arguments]):
     def place(self, arguments: Mapping[str, Any]) -> Place:
         found: Place = arguments[_PLACE]
         return found
-
-
-def schema(arguments: type[Struct]) -> dict[str, Any]:
-    """The JSON schema of an object, without references, which some models cannot follow."""
-    (whole,), named = msgspec.json.schema_components([arguments], ref_template="{name}")
-    found: dict[str, Any] = _inlined(whole, named)
-    return found
-
-
-def _inlined(part: Any, named: Mapping[str, Any]) -> Any:
-    if isinstance(part, list):
-        return [_inlined(each, named) for each in part]
-    if not isinstance(part, dict):
-        return part
-    if "$ref" in part:
-        return _inlined(named[part["$ref"]], named)
-    found = {key: _inlined(value, named) for key, value in part.items() if key != "title" or not isinstance(value, str)}
-    return {"type": "string", **found} if "enum" in found else found  # one provider refuses words without a type
 
 
 def _told(schema: Mapping[str, Any]) -> str:

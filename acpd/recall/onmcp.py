@@ -1,0 +1,52 @@
+"""The tools as an MCP server on stdin and stdout. Imports the `mcp` package, so that only `acpd mcp` imports this."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+from acpd.errors import AcpdError
+from acpd.recall.asker import Asker
+from acpd.recall.calling import call
+from acpd.recall.tools import BY_NAME, TOOLS, schema
+from acpd.version import __version__
+
+_Context = ServerRequestContext[Any]
+_READS = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
+
+
+async def serve(asker: Callable[[], Awaitable[Asker]]) -> None:
+    """Until stdin ends. `asker` says for whom, at each call anew. Raises AcpdError, which is told to the model."""
+    one_by_one = asyncio.Lock()
+
+    async def called(_: _Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        try:
+            if params.name not in BY_NAME:
+                return _said(f"There is no tool {params.name[:100]}. There are: {', '.join(BY_NAME)}.", failed=True)
+            async with one_by_one:
+                return _said(await call(await asker(), BY_NAME[params.name], params.arguments or {}))
+        except AcpdError as error:
+            return _said(str(error), failed=True)
+
+    server: Server[Any] = Server("acpd", version=__version__, on_list_tools=_listed, on_call_tool=called)
+    async with stdio_server() as (reader, writer):
+        await server.run(reader, writer, server.create_initialization_options())
+
+
+async def _listed(_: _Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    return types.ListToolsResult(
+        tools=[
+            types.Tool(name=tool.name, description=tool.description, input_schema=schema(tool.arguments), annotations=_READS)
+            for tool in TOOLS
+        ]
+    )
+
+
+def _said(text: str, *, failed: bool = False) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=failed)
