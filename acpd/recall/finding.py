@@ -30,7 +30,7 @@ async def search(asker: Asker, said: SearchArguments) -> str:
     """Raises RequestError for what cannot be searched, StoreError."""
     catalog = searchable(asker.store)
     query = _query(said.query)
-    rows: dict[str, Row] = {}
+    rows: dict[str, Row] | None = None
     with contextlib.suppress(TimeoutError, StoreError):  # where the catalog cannot be written, what is known has to do
         async with asyncio.timeout(CATCHING_UP):
             rows = await _caught_up(asker)
@@ -44,7 +44,7 @@ async def search(asker: Asker, said: SearchArguments) -> str:
     old = [hit for hit in found.hits if hit.row.id != asker.session or hit.seq <= (settled or 0)]
     hits = old[: said.maxResults]
     more = found.more or len(old) > len(hits)
-    return _told(said.query, hits, rows, more=more, complete=found.complete)
+    return _told(said.query, hits, rows, more=more)
 
 
 def _query(text: str) -> Query:
@@ -69,12 +69,13 @@ async def _caught_up(asker: Asker) -> dict[str, Row]:
     return {row.id: row for row in rows}
 
 
-def _told(query: str, hits: Sequence[Hit], rows: Mapping[str, Row], *, more: bool, complete: bool) -> str:
-    rest = "" if complete else "\nNot everything could be searched yet: ask again in a moment.\n"
+def _told(query: str, hits: Sequence[Hit], rows: Mapping[str, Row] | None, *, more: bool) -> str:
+    """`rows`: as of `_caught_up`; None: it has not come to its end. (A log that cannot be read is no reason to ask again.)"""
+    rest = "" if rows is not None else "\nNot everything could be searched yet: ask again in a moment.\n"
     if not hits:
         return f"No matches found for: {query}\n{rest}"
     count = "1 match" if len(hits) == 1 else f"{len(hits)} matches"
-    lines = [_line(replace(hit, row=rows.get(hit.row.id, hit.row))) for hit in hits]
+    lines = [_line(replace(hit, row=(rows or {}).get(hit.row.id, hit.row))) for hit in hits]
     if more:
         rest = f"\nThere are older ones: more words find less, maxResults shows more.\n{rest}"
     return f'Found {count} for "{query}", newest first:\n\n{"".join(lines)}{rest}'

@@ -175,6 +175,17 @@ async def test_a_catalog_that_cannot_be_written(tmp_path: Path, monkeypatch: pyt
         assert "Not everything" in text
 
 
+async def test_a_log_that_cannot_be_read(tmp_path: Path) -> None:
+    """It costs only itself, and nobody is told to ask again for it."""
+    async with opened(tmp_path, None) as store:
+        for name in ("good", "bad"):
+            await write(store, Key("claude", name), user("a needle"), end())
+        Path(store.journals.log_path(Key("claude", "bad"))).write_bytes(b"no header\n")
+        text = await ask(store, ME, "session_search", query="needle")
+        assert ["good good-1 [USER]: a needle"] == said(text)
+        assert "Not everything" not in text
+
+
 async def test_a_session_that_is_open_elsewhere(tmp_path: Path) -> None:
     """What its turns have said is found, listed and read before its process has told the catalog; nothing is written to it."""
     key = Key("claude", "open")

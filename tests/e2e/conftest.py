@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.scripted import Stage
 
-ALSO_BY_DAEMON = {"test_v1_asks", "test_v1_services", "test_v1_sessions", "test_v1_turns", "test_v1_updates"}
+ALSO_BY_DAEMON = {"test_v1_asks", "test_v1_recall", "test_v1_services", "test_v1_sessions", "test_v1_turns", "test_v1_updates"}
 """Files whose tests hold for a shim and its daemon too, which `make e2e` shows."""
 
 
