@@ -16,6 +16,8 @@ _OURS = ("list", "resume", "close", "delete", "fork")
 
 
 START = "acpd.dev/start"
+TOOLS = b'["memory"]'
+"""What acpd serves an agent of its store, as `_meta["acpd.dev/tools"]`."""
 
 
 class _Meta(Struct, gc=False, rename={"start": START}):
@@ -31,12 +33,22 @@ def starts_agents(said: messages.Initialize) -> bool:
 
 
 def for_agent(said: messages.Initialize) -> bytes:
-    """The params of initialize for an agent: the client's own, version 1, without what acpd cannot pass on yet (subagents)."""
+    """The params of initialize for an agent: the client's own, version 1, without what acpd cannot pass on yet (subagents), and
+    with what acpd serves it.
+    """
     capabilities = b"{}" if said.clientCapabilities is UNSET else bytes(said.clientCapabilities)
     if "subagents" in splice.members(capabilities):
         capabilities = splice.replace(capabilities, "subagents", b"null")
+    capabilities = _serving(capabilities)
     info = b"" if said.clientInfo is UNSET else b',"clientInfo":%b' % bytes(said.clientInfo)
     return b'{"protocolVersion":1,"clientCapabilities":%b%b}' % (capabilities, info)
+
+
+def _serving(capabilities: bytes) -> bytes:
+    span = splice.members(capabilities).get("_meta")
+    meta = capabilities[slice(*span)] if span is not None else b"{}"
+    ours = splice.replace(meta if meta.startswith(b"{") else b"{}", "acpd.dev/tools", TOOLS)
+    return splice.replace(capabilities, "_meta", ours)
 
 
 def initialize_answer(agent: Initialized | None, name: str, client: ClientCapabilities) -> bytes:

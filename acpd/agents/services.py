@@ -1,4 +1,4 @@
-"""What an agent asks of its client: asks, files, terminals, extensions, and `_acpd/state`."""
+"""What an agent asks of its client: asks, files, terminals, extensions, and of acpd: `_acpd/state`, `_acpd/memory/*`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 from acpd import asks, errors
 from acpd.attachment import Client, ClientCapabilities
 from acpd.errors import RequestError, Unanswered
+from acpd.rpc.protocol import Then
 from acpd.wire import splice
 from acpd.wire.envelope import encode
 
@@ -52,6 +53,8 @@ def serve(link: AgentLink, session: LiveSession, identifier: bytes, method: str,
         session.asks.open(method, params, identifier, link.reply(identifier), (link.id, link.peer.position))
     elif method == "_acpd/state":
         _keep_state(link, session, identifier, params)
+    elif method.startswith("_acpd/memory/"):
+        _remember(session, method, params, link.reply(identifier))
     elif method in _NEEDS:
         _file_or_terminal(link, session, identifier, method, params)
     elif method.startswith("_") and not method.startswith("_acpd/"):
@@ -68,6 +71,13 @@ def _keep_state(link: AgentLink, session: LiveSession, identifier: bytes, params
     if not said.name or said.name.startswith("acpd."):
         raise RequestError(errors.INVALID_PARAMS, "_acpd/state: name is empty or begins with acpd., which is acpd's own")
     session.kept.keep(said.name, bytes(said.value), link.reply(identifier))
+
+
+def _remember(session: LiveSession, method: str, params: bytes, reply: Then) -> None:
+    from acpd.recall import memory  # of no use to a start
+
+    work = memory.serve(session.store.memory, session.key, method, params, reply)
+    session.tasks.spawn(work, name=f"memory:{session.id}")
 
 
 def _file_or_terminal(link: AgentLink, session: LiveSession, identifier: bytes, method: str, params: bytes) -> None:
@@ -209,6 +219,9 @@ def _outward(params: bytes, session: LiveSession) -> bytes:
 
 def forward_notification(link: AgentLink, session: LiveSession, method: str, params: bytes) -> None:
     """An extension's notification, to every client; `_acpd/` never passes through."""
+    if method == "_acpd/memory/append":
+        _remember(session, method, params, partial(_unheard, link, method))
+        return
     if method.startswith("_acpd/"):
         link.on_noise(f"notification {method}")
         return
@@ -217,3 +230,9 @@ def forward_notification(link: AgentLink, session: LiveSession, method: str, par
     for attachment in session.audience.attachments:
         if attachment.live and not attachment.client.paused:
             attachment.client.notify(method, outward)
+
+
+def _unheard(link: AgentLink, method: str, _result: bytes | None, error: RequestError | None) -> None:
+    """A notification has no answer; what is wrong with it is in the log."""
+    if error is not None:
+        link.on_noise(f"notification {method}: {error}")

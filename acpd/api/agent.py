@@ -59,6 +59,9 @@ class Agent(ABC):
     async def closed(self, session: Session, /) -> None:
         """A session was closed, or the connection has ended. Given up after CLOSE_TIMEOUT seconds."""
 
+    def answered(self, session: Session, /) -> None:
+        """A prompt's answer was sent, whatever it was, and the state is kept: what nobody should wait for can begin now."""
+
     def options(self, session: Session, /) -> Sequence[Option]:  # noqa: ARG002  for those that have some
         """The session's settings with their values now (`session.choices`). One of the category "mode" is its mode too."""
         return ()

@@ -83,6 +83,8 @@ class Client(Struct, frozen=True):
     notices: bool = False
     login: bool = False
     """It can run an agent's terminal login."""
+    tools: frozenset[str] = frozenset()
+    """What of its store acpd serves the agent (`_acpd/...`); another client serves none of it."""
 
 
 class StdioServer(Struct, frozen=True):
@@ -165,7 +167,12 @@ class _Auth(Struct, frozen=True, gc=False):
     terminal: bool = False
 
 
-class _Capabilities(Struct, gc=False):
+class _ClientMeta(Struct, gc=False, rename={"tools": "acpd.dev/tools"}):
+    tools: Raw | UnsetType = UNSET
+
+
+class _Capabilities(Struct, gc=False, rename={"meta": "_meta"}):
+    meta: _ClientMeta | None = None
     fs: _Files = _Files()
     terminal: bool = False
     session: _Session | None = None
@@ -187,7 +194,15 @@ def client(raw: Raw | UnsetType) -> Client:
         form=_can((said.elicitation or _Elicitation()).form),
         notices=_can(session.notices),
         login=said.auth.terminal,
+        tools=_served(said.meta),
     )
+
+
+def _served(meta: _ClientMeta | None) -> frozenset[str]:
+    try:
+        return frozenset(msgspec.json.decode(meta.tools, type=list[str])) if meta is not None and meta.tools else frozenset()
+    except msgspec.DecodeError:
+        return frozenset()
 
 
 def _can(raw: Raw | UnsetType) -> bool:

@@ -122,15 +122,23 @@ def test_terminal_logins_run_acpd_again() -> None:
 
 
 def test_what_an_agent_is_told() -> None:
-    """Version 1, the client's own capabilities and name, byte for byte, but for subagents."""
+    """Version 1, the client's own capabilities and name, byte for byte, but for subagents, and what acpd serves it."""
     raw = b'{"fs":{"readTextFile":true},  "x":1.50}'
     said = messages.Initialize(protocolVersion=7, clientCapabilities=Raw(raw), clientInfo=Raw(b'{"name":"n","version":"1"}'))
-    assert b'{"protocolVersion":1,"clientCapabilities":%b,"clientInfo":{"name":"n","version":"1"}}' % raw == announce.for_agent(
-        said
-    )
+    serves = b'"_meta":{"acpd.dev/tools":%b}' % announce.TOOLS
+    told = b'{"protocolVersion":1,"clientCapabilities":%b,%b},"clientInfo":{"name":"n","version":"1"}}' % (raw[:-1], serves)
+    assert told == announce.for_agent(said)
     said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(b'{"subagents":{"a":1},"terminal":true}'))
-    assert {"subagents": None, "terminal": True} == json.loads(announce.for_agent(said))["clientCapabilities"]
-    assert b'{"protocolVersion":1,"clientCapabilities":{}}' == announce.for_agent(messages.Initialize(protocolVersion=1))
+    tools = json.loads(announce.TOOLS)
+    expected = {"subagents": None, "terminal": True, "_meta": {"acpd.dev/tools": tools}}
+    assert expected == json.loads(announce.for_agent(said))["clientCapabilities"]
+    for meta, kept in ((b'{"acpd.dev/tools":["all"],"x":1}', {"x": 1}), (b"null", {})):
+        said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(b'{"_meta":%b}' % meta))
+        found = json.loads(announce.for_agent(said))["clientCapabilities"]["_meta"]
+        assert {**kept, "acpd.dev/tools": tools} == found, "a client cannot say what acpd serves"
+    assert b'{"protocolVersion":1,"clientCapabilities":{%b}}' % serves == announce.for_agent(
+        messages.Initialize(protocolVersion=1)
+    )
     assert UNSET is messages.Initialize(protocolVersion=1).clientInfo
 
 
