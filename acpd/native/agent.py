@@ -161,7 +161,7 @@ class NativeAgent(Agent):
     async def opened(self, session: Session, /) -> None:
         servers, toolbox = await asyncio.to_thread(_equipment, session, self._settings)
         work = self._work[session.id] = _Work(session, servers, toolbox)
-        if self._settings.memory and "memory" in session.client.tools:
+        if _remembers(session, self._settings):
             work.remembering = self._remembering(work)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._load(session), name=f"load:{session.id}")
@@ -300,7 +300,12 @@ def _equipment(session: Session, settings: Settings) -> tuple[Servers, Toolbox]:
     from acpd.native.tools.kit import kit
 
     servers = Servers(session, timeout=settings.mcp_timeout)
-    return servers, Toolbox(kit(), servers.tools, settings.mode)
+    return servers, Toolbox(kit(remembers=_remembers(session, settings)), servers.tools, settings.mode)
+
+
+def _remembers(session: Session, settings: Settings) -> bool:
+    """It is wanted, and there is an acpd that keeps it."""
+    return settings.memory and "memory" in session.client.tools
 
 
 def _save(session: Session, work: _Work, history: History) -> None:

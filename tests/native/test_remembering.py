@@ -277,6 +277,7 @@ async def test_off_is_off(why: str, server: ModelServer, tmp_path: Path) -> None
         await editor.call("session/close", {"sessionId": name})
         await ended(editor, server, 2)
         assert not [what for what, _ in editor.story if "memory/" in what]
+    assert "memory_" not in json.dumps(server.bodies[0]["tools"])
     assert {} == contents(tmp_path / "store")
     assert ["memory"] == list(acpd.state)
 
@@ -310,6 +311,28 @@ async def test_a_turn_does_not_wait_for_what_is_remembered(
         del editor.answers["_acpd/memory/read"]
         assert "end_turn" == await editor.prompt(name, "second")
     assert 2 == capfd.readouterr().err.count("nothing was remembered of session")
+
+
+async def test_its_model_can_look_for_it(server: ModelServer, tmp_path: Path) -> None:
+    """memory_search and memory_get, in each mode, without a question; what acpd says is wrong is the tool's output."""
+    acpd = Acpd(tmp_path)
+    calls: list[tuple[str, str, Json]] = [
+        ("c1", "memory_search", {"query": "tea"}),
+        ("c2", "memory_get", {"path": "x", "startLine": 1, "endLine": 2}),
+    ]
+    server.canned = [answer("chat", calls=calls), *says("done")]
+    async with at(server, acpd, mode="plan") as editor:
+        editor.answers["_acpd/memory/search"] = lambda params: {"text": f"Found {params['arguments']['query']}"}
+        editor.answers["_acpd/memory/get"] = lambda _: None
+        name = await editor.new(tmp_path)
+        prompt = editor.begin(name, "What do I drink?")
+        assert {"path": "x", "startLine": 1, "endLine": 2} == (await editor.asked("_acpd/memory/get"))["arguments"]
+        editor.refuse("_acpd/memory/get", RequestError(INVALID_PARAMS, "there is no 'x' in the memory"))
+        assert "end_turn" == (await prompt)["stopReason"]
+        assert [] == editor.said("session/request_permission")
+    tools = [message["content"] for message in server.bodies[1]["messages"] if message["role"] == "tool"]
+    assert "Found tea" == tools[0]
+    assert "there is no 'x' in the memory" in tools[1]
 
 
 @pytest.mark.usefixtures("quick")
