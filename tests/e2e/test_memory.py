@@ -51,7 +51,7 @@ class Stage:
         return client
 
     def ledgers(self) -> str:
-        return "".join(data.decode() for path, data in sorted(contents(self.home / "data", "20??-??-??.md").items()))
+        return "".join(data.decode() for _, data in sorted(contents(self.home / "data", "20??-??-??.md").items()))
 
 
 def until(found: Callable[[], object]) -> None:

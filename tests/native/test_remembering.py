@@ -159,7 +159,7 @@ async def test_what_is_worth_it_is_kept_after_the_answer(server: ModelServer, tm
         name = await editor.new(tmp_path)
         await editor.prompt(name, f"I like tea. My key is {KEY}")
         await editor.until(marked(editor))
-        order = [what for what, said in editor.story if what == "answer" or "memory/append" in what][-2:]
+        order = [what for what, _ in editor.story if what == "answer" or "memory/append" in what][-2:]
         assert ["answer", "_acpd/memory/append"] == order
         kept = [said["name"] for what, said in editor.story if what == "_acpd/state"]
         assert ["memory", "remembered"] == [kept[-2], kept[-1]]
