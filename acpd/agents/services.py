@@ -17,6 +17,7 @@ from acpd.wire.envelope import encode
 
 if TYPE_CHECKING:
     from acpd.agents.link import AgentLink
+    from acpd.needs import Others
     from acpd.session import LiveSession
 
 _NEEDS: dict[str, Callable[[ClientCapabilities], bool]] = {
@@ -52,6 +53,8 @@ def serve(link: AgentLink, session: LiveSession, identifier: bytes, method: str,
         session.asks.open(method, params, identifier, link.reply(identifier), (link.id, link.peer.position))
     elif method == "_acpd/state":
         _keep_state(link, session, identifier, params)
+    elif method.startswith("_acpd/") and session.others is not None:
+        _look_back(link, session, session.others, identifier, method, params)
     elif method in _NEEDS:
         _file_or_terminal(link, session, identifier, method, params)
     elif method.startswith("_") and not method.startswith("_acpd/"):
@@ -68,6 +71,25 @@ def _keep_state(link: AgentLink, session: LiveSession, identifier: bytes, params
     if not said.name or said.name.startswith("acpd."):
         raise RequestError(errors.INVALID_PARAMS, "_acpd/state: name is empty or begins with acpd., which is acpd's own")
     session.kept.keep(said.name, bytes(said.value), link.reply(identifier))
+
+
+def _look_back(link: AgentLink, session: LiveSession, others: Others, identifier: bytes, method: str, params: bytes) -> None:
+    """What was said before. Raises RequestError for a method that there is not."""
+    from acpd.recall.requests import HANDLERS, answered  # with the first of them, not at the start
+    from acpd.recall.scope import Scope
+
+    if method not in HANDLERS:
+        raise RequestError(errors.METHOD_NOT_FOUND, f"unknown method {method}")
+
+    async def answer() -> None:
+        try:
+            result = await answered(Scope(session.store, others, session.key), method, params)
+        except RequestError as error:
+            link.reply(identifier)(None, error)
+        else:
+            link.reply(identifier)(encode(result), None)
+
+    link.tasks.spawn(answer(), name=f"recall:{session.id}")
 
 
 def _file_or_terminal(link: AgentLink, session: LiveSession, identifier: bytes, method: str, params: bytes) -> None:
