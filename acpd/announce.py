@@ -9,6 +9,7 @@ import acpd
 from acpd import attaching
 from acpd.agents.capabilities import Initialized
 from acpd.attachment import ClientCapabilities
+from acpd.recall import tools
 from acpd.wire import messages, splice
 from acpd.wire.envelope import encode
 
@@ -16,8 +17,6 @@ _OURS = ("list", "resume", "close", "delete", "fork")
 
 
 START = "acpd.dev/start"
-TOOLS = b'["memory"]'
-"""What acpd serves an agent of its store, as `_meta["acpd.dev/tools"]`."""
 
 
 class _Meta(Struct, gc=False, rename={"start": START}):
@@ -33,22 +32,23 @@ def starts_agents(said: messages.Initialize) -> bool:
 
 
 def for_agent(said: messages.Initialize) -> bytes:
-    """The params of initialize for an agent: the client's own, version 1, without what acpd cannot pass on yet (subagents), and
-    with what acpd serves it.
+    """The params of initialize for an agent: the client's own, version 1, without what acpd cannot pass on yet (subagents).
+
+    Beside what its client can stands what acpd can: the requests of acpd.recall.
     """
     capabilities = b"{}" if said.clientCapabilities is UNSET else bytes(said.clientCapabilities)
     if "subagents" in splice.members(capabilities):
         capabilities = splice.replace(capabilities, "subagents", b"null")
-    capabilities = _serving(capabilities)
+    capabilities = splice.replace(capabilities, "_meta", _with_tools(capabilities))
     info = b"" if said.clientInfo is UNSET else b',"clientInfo":%b' % bytes(said.clientInfo)
     return b'{"protocolVersion":1,"clientCapabilities":%b%b}' % (capabilities, info)
 
 
-def _serving(capabilities: bytes) -> bytes:
+def _with_tools(capabilities: bytes) -> bytes:
+    """The `_meta` of clientCapabilities, with what acpd answers itself."""
     span = splice.members(capabilities).get("_meta")
-    meta = capabilities[slice(*span)] if span is not None else b"{}"
-    ours = splice.replace(meta if meta.startswith(b"{") else b"{}", "acpd.dev/tools", TOOLS)
-    return splice.replace(capabilities, "_meta", ours)
+    meta = capabilities[slice(*span)] if span is not None else b""
+    return splice.replace(meta if meta.startswith(b"{") else b"{}", tools.ANNOUNCED, encode(tools.GROUPS))
 
 
 def initialize_answer(agent: Initialized | None, name: str, client: ClientCapabilities) -> bytes:

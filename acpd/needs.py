@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from acpd.errors import RequestError
-from acpd.storage.contract import Catalog, Journals, Lease, Memory, Session
+from acpd.storage.contract import After, Catalog, Journals, Key, Lease, Memory, Row, Session
 from acpd.turn import Prompt
 
 if TYPE_CHECKING:
@@ -66,4 +66,22 @@ class Agents(Protocol):
 
     async def bring_up(self, session: LiveSession, /) -> Link:
         """An agent that has this session's context. Raises AgentError, RequestError (the agent's own)."""
+        ...
+
+
+class Others(Protocol):
+    """The sessions of one user, for who looks back at them (acpd.recall)."""
+
+    async def searchable(self) -> None:
+        """What was said in turns that are over can be found."""
+        ...
+
+    async def page(
+        self, *, agent: str | None = None, cwd: str | None = None, after: After | None = None, limit: int = 100
+    ) -> tuple[list[Row], After | None]:
+        """As Catalog.page, true to the logs, and where the next page begins."""
+        ...
+
+    async def key_of(self, session_id: str, /) -> Key:
+        """Raises SessionNotFound, StoreError."""
         ...

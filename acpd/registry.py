@@ -135,6 +135,7 @@ class Registry:
         self._savers[session.id] = saver
         self._presences[session.id] = Presence(session, self.begin_close, saver.soon)
         self.live[session.id] = session
+        session.others = self
         return session
 
     def _forget(self, session: LiveSession) -> None:
@@ -146,7 +147,7 @@ class Registry:
         """The live session, unless it is being closed or deleted."""
         return None if session_id in self._closing or session_id in self._deleting else self.live.get(session_id)
 
-    async def key_of(self, session_id: str) -> Key:
+    async def key_of(self, session_id: str, /) -> Key:
         """Where the session is in the store. Raises SessionNotFound, StoreError."""
         row = await self._row(session_id)
         if row is None:

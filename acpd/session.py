@@ -19,7 +19,7 @@ from acpd.attachment import Attachment, Client, Staged
 from acpd.audience import Audience
 from acpd.errors import AcpdError, AgentError, RequestError, StoreError
 from acpd.kept import Kept
-from acpd.needs import Agents, Link, Settings, Store
+from acpd.needs import Agents, Link, Others, Settings, Store
 from acpd.recorder import Recorder, Source
 from acpd.scribe import Scribe
 from acpd.storage.contract import Journal, Key
@@ -56,6 +56,7 @@ class LiveSession:
         "key",
         "link",
         "on_idle",
+        "others",
         "primer",
         "primer_notice",
         "queue",
@@ -93,13 +94,12 @@ class LiveSession:
         """The newest client's params of session/new, load or resume. Memory only: they hold secrets."""
         self.host: object = None
         """For whom an agent is started (acpd.agents.pool.Host): the newest client's. Memory only."""
-        self.primer = ""
-        """Text that goes before the next prompt: what a new inner session must be told."""
-        self.primer_notice = ""
-        """What the user is told then."""
+        self.primer = self.primer_notice = ""
+        """Text that goes before the next prompt: what a new inner session must be told; and what the user is told then."""
         self.restores_failed = 0
         """How often in a row the agent ended, or said nothing, when it was to resume or load its own session."""
         self.on_idle: Callable[[], None] = lambda: None
+        self.others: Others | None = None  # all sessions of the user
         self.closed = False
         """Whether its agent is being stopped, or was: none is started any more."""
         self._agents = agents

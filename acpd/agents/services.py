@@ -18,6 +18,7 @@ from acpd.wire.envelope import encode
 
 if TYPE_CHECKING:
     from acpd.agents.link import AgentLink
+    from acpd.needs import Others
     from acpd.session import LiveSession
 
 _NEEDS: dict[str, Callable[[ClientCapabilities], bool]] = {
@@ -53,8 +54,8 @@ def serve(link: AgentLink, session: LiveSession, identifier: bytes, method: str,
         session.asks.open(method, params, identifier, link.reply(identifier), (link.id, link.peer.position))
     elif method == "_acpd/state":
         _keep_state(link, session, identifier, params)
-    elif method.startswith("_acpd/memory/"):
-        _remember(session, method, params, link.reply(identifier))
+    elif method.startswith("_acpd/") and session.others is not None:
+        _look_back(link, session, session.others, identifier, method, params)
     elif method in _NEEDS:
         _file_or_terminal(link, session, identifier, method, params)
     elif method.startswith("_") and not method.startswith("_acpd/"):
@@ -73,11 +74,25 @@ def _keep_state(link: AgentLink, session: LiveSession, identifier: bytes, params
     session.kept.keep(said.name, bytes(said.value), link.reply(identifier))
 
 
-def _remember(session: LiveSession, method: str, params: bytes, reply: Then) -> None:
-    from acpd.recall import memory  # of no use to a start
+def _look_back(link: AgentLink, session: LiveSession, others: Others, identifier: bytes, method: str, params: bytes) -> None:
+    """What was said before, or is to be remembered. Raises RequestError for a method that there is not."""
+    from acpd.recall.requests import HANDLERS  # with the first of them, not at the start
 
-    work = memory.serve(session.store.memory, session.key, method, params, reply)
-    session.tasks.spawn(work, name=f"memory:{session.id}")
+    if method not in HANDLERS:
+        raise RequestError(errors.METHOD_NOT_FOUND, f"unknown method {method}")
+    link.tasks.spawn(_recall(session, others, method, params, link.reply(identifier)), name=f"recall:{session.id}")
+
+
+async def _recall(session: LiveSession, others: Others, method: str, params: bytes, reply: Then) -> None:
+    from acpd.recall.requests import answered
+    from acpd.recall.scope import Scope
+
+    try:
+        result = await answered(Scope(session.store, others, session.key), method, params)
+    except RequestError as error:
+        reply(None, error)
+    else:
+        reply(encode(result), None)
 
 
 def _file_or_terminal(link: AgentLink, session: LiveSession, identifier: bytes, method: str, params: bytes) -> None:
@@ -219,8 +234,9 @@ def _outward(params: bytes, session: LiveSession) -> bytes:
 
 def forward_notification(link: AgentLink, session: LiveSession, method: str, params: bytes) -> None:
     """An extension's notification, to every client; `_acpd/` never passes through."""
-    if method == "_acpd/memory/append":
-        _remember(session, method, params, partial(_unheard, link, method))
+    if method == "_acpd/memory/append" and session.others is not None:
+        unheard = partial(_unheard, link, method)
+        link.tasks.spawn(_recall(session, session.others, method, params, unheard), name=f"recall:{session.id}")
         return
     if method.startswith("_acpd/"):
         link.on_noise(f"notification {method}")

@@ -7,16 +7,15 @@ texts, and what is wrong with a request is told in words for a model.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from acpd.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RequestError, StoreError
-from acpd.rpc.protocol import Then
+from acpd.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RequestError
+from acpd.recall.scope import Scope
 from acpd.storage.contract import Key, Memory
-from acpd.wire.envelope import encode
 
 T = TypeVar("T", bound=Struct)
 
@@ -46,11 +45,11 @@ class Consolidate(Struct):
     text: str
 
 
-class Search(Struct):
+class Search(Struct, forbid_unknown_fields=True):
     query: str
 
 
-class Get(Struct):
+class Get(Struct, forbid_unknown_fields=True):
     """`startLine` and `endLine` count from 1, both are shown."""
 
     path: str
@@ -58,57 +57,30 @@ class Get(Struct):
     endLine: int = LINES
 
 
-class _Call(Struct):
-    arguments: msgspec.Raw = msgspec.Raw(b"{}")
+def of(scope: Scope) -> Memory:
+    """Raises RequestError where the store keeps none."""
+    if scope.store.memory is None:
+        raise RequestError(METHOD_NOT_FOUND, "this store keeps no memory")
+    return scope.store.memory
 
 
-async def serve(memory: Memory | None, key: Key, method: str, params: bytes, reply: Then) -> None:
-    """Answer one request of the agent of this session."""
-    try:
-        reply(await _answer(memory, key, method.removeprefix(METHODS), params), None)
-    except RequestError as error:
-        reply(None, error)
-    except StoreError as error:
-        code = INTERNAL_ERROR if isinstance(error.__cause__, OSError) else INVALID_PARAMS
-        reply(None, RequestError(code, str(error)))
+async def _append(scope: Scope, params: bytes) -> Mapping[str, object]:
+    said = _decoded("append", params, Append)
+    return {"added": await of(scope).append(scope.key, said.text)}
 
 
-async def _answer(memory: Memory | None, key: Key, what: str, params: bytes) -> bytes:
-    work = _WORKS.get(what)
-    if memory is None or work is None:
-        raise RequestError(METHOD_NOT_FOUND, f"unknown method {METHODS}{what[:100]}")
-    return encode(await work(memory, key, params))
+async def _read(scope: Scope, params: bytes) -> Mapping[str, object]:  # noqa: ARG001  there is nothing to say
+    return msgspec.structs.asdict(await of(scope).read(scope.key))
 
 
-async def _append(memory: Memory, key: Key, params: bytes) -> object:
-    return {"added": await memory.append(key, _decoded("append", params, Append).text)}
-
-
-async def _read(memory: Memory, key: Key, params: bytes) -> object:  # noqa: ARG001  there is nothing to say
-    return await memory.read(key)
-
-
-async def _consolidate(memory: Memory, key: Key, params: bytes) -> object:
+async def _consolidate(scope: Scope, params: bytes) -> Mapping[str, object]:
     said = _decoded("consolidate", params, Consolidate)
-    await memory.consolidate(key, said.seen, said.text)
+    await of(scope).consolidate(scope.key, said.seen, said.text)
     return {}
 
 
-async def _search(memory: Memory, key: Key, params: bytes) -> object:
-    return {"text": await searched(memory, key, _arguments("memory_search", params, Search))}
-
-
-async def _get(memory: Memory, key: Key, params: bytes) -> object:
-    return {"text": await got(memory, key, _arguments("memory_get", params, Get))}
-
-
-_WORKS: dict[str, Callable[[Memory, Key, bytes], Awaitable[object]]] = {
-    "append": _append,
-    "read": _read,
-    "consolidate": _consolidate,
-    "search": _search,
-    "get": _get,
-}
+HANDLERS = {f"{METHODS}append": _append, f"{METHODS}read": _read, f"{METHODS}consolidate": _consolidate}
+"""For the agent's program. What is for its model is in acpd.recall.requests."""
 
 
 def _decoded(what: str, params: bytes, into: type[T]) -> T:
@@ -116,14 +88,6 @@ def _decoded(what: str, params: bytes, into: type[T]) -> T:
         return msgspec.json.decode(params, type=into)
     except msgspec.DecodeError as error:
         raise RequestError(INVALID_PARAMS, f"{what}: {error}") from None
-
-
-def _arguments(tool: str, params: bytes, into: type[T]) -> T:
-    """Numbers may be written as texts, as some models do."""
-    try:
-        return msgspec.json.decode(_decoded(tool, params, _Call).arguments, type=into, strict=False)
-    except msgspec.DecodeError as error:
-        raise RequestError(INVALID_PARAMS, f"{tool}: {error}") from None
 
 
 # -- for a model

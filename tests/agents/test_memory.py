@@ -84,6 +84,7 @@ def _store(spoken: Spoken) -> Path:
         ("search", {"arguments": {"query": "x" * 501}}, "at most 500"),
         ("search", {"arguments": 7}, "object"),
         ("get", {"arguments": {"path": "../../x", "startLine": 1, "endLine": 2}}, "nothing is remembered yet"),
+        ("get", {"arguments": {"path": "x", "line": 1}}, "line"),
     ],
 )
 async def test_what_cannot_be_done_is_told_in_words(spoken: Spoken, method: str, params: dict[str, Any], words: str) -> None:

@@ -121,25 +121,32 @@ def test_terminal_logins_run_acpd_again() -> None:
     assert {"ACPD_LOGIN": "1"} == found[2]["env"]
 
 
+TOOLS = b'"_meta":{"acpd.dev/tools":["search","list","history","memory"]}'
+
+
 def test_what_an_agent_is_told() -> None:
-    """Version 1, the client's own capabilities and name, byte for byte, but for subagents, and what acpd serves it."""
-    raw = b'{"fs":{"readTextFile":true},  "x":1.50}'
-    said = messages.Initialize(protocolVersion=7, clientCapabilities=Raw(raw), clientInfo=Raw(b'{"name":"n","version":"1"}'))
-    serves = b'"_meta":{"acpd.dev/tools":%b}' % announce.TOOLS
-    told = b'{"protocolVersion":1,"clientCapabilities":%b,%b},"clientInfo":{"name":"n","version":"1"}}' % (raw[:-1], serves)
-    assert told == announce.for_agent(said)
+    """Version 1, the client's own capabilities and name, byte for byte, but for subagents; and what acpd answers itself."""
+    raw = b'{"fs":{"readTextFile":true},  "x":1.50'
+    info = b'{"name":"n","version":"1"}'
+    said = messages.Initialize(protocolVersion=7, clientCapabilities=Raw(raw + b"}"), clientInfo=Raw(info))
+    assert b'{"protocolVersion":1,"clientCapabilities":%b,%b},"clientInfo":%b}' % (raw, TOOLS, info) == announce.for_agent(said)
     said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(b'{"subagents":{"a":1},"terminal":true}'))
-    tools = json.loads(announce.TOOLS)
-    expected = {"subagents": None, "terminal": True, "_meta": {"acpd.dev/tools": tools}}
-    assert expected == json.loads(announce.for_agent(said))["clientCapabilities"]
-    for meta, kept in ((b'{"acpd.dev/tools":["all"],"x":1}', {"x": 1}), (b"null", {})):
-        said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(b'{"_meta":%b}' % meta))
-        found = json.loads(announce.for_agent(said))["clientCapabilities"]["_meta"]
-        assert {**kept, "acpd.dev/tools": tools} == found, "a client cannot say what acpd serves"
-    assert b'{"protocolVersion":1,"clientCapabilities":{%b}}' % serves == announce.for_agent(
-        messages.Initialize(protocolVersion=1)
-    )
+    found = json.loads(announce.for_agent(said))["clientCapabilities"]
+    assert (None, True) == (found["subagents"], found["terminal"])
+    told = announce.for_agent(messages.Initialize(protocolVersion=1))
+    assert b'{"protocolVersion":1,"clientCapabilities":{%b}}' % TOOLS == told
     assert UNSET is messages.Initialize(protocolVersion=1).clientInfo
+
+
+@pytest.mark.parametrize(
+    ("meta", "kept"),
+    [({"own": 1}, {"own": 1}), ({"acpd.dev/tools": ["rm"], "own": 1}, {"own": 1}), (None, {}), (7, {})],
+)
+def test_tools_are_acpds_word(meta: object, kept: Json) -> None:
+    """A client's `_meta` goes on to the agent; what acpd can do it does not hear from a client."""
+    said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(dumps({"_meta": meta})))
+    found = json.loads(announce.for_agent(said))["clientCapabilities"]["_meta"]
+    assert {**kept, "acpd.dev/tools": ["search", "list", "history", "memory"]} == found
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from acpd.native.tools.finding import GlobTool, Grep
 from acpd.native.tools.local import Seen
 from acpd.native.tools.planning import Plan
 from acpd.native.tools.reading import List, Read
-from acpd.native.tools.remembered import MemoryGet, MemorySearch
+from acpd.native.tools.remembered import memory_tools
 from acpd.native.tools.running import Run
 
 
 def kit(*, remembers: bool = False) -> Sequence[Tool]:
     """Made once for each session: they know which files its model has seen. `remembers`: also beyond the session."""
     seen = Seen()
-    remembered = (MemorySearch(), MemoryGet()) if remembers else ()
+    remembered = memory_tools() if remembers else ()
     return (Read(seen), List(), GlobTool(), Grep(), Write(seen), Edit(seen), Run(), Fetch(), Plan(), *remembered)
