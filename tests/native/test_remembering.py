@@ -178,16 +178,29 @@ async def test_what_is_worth_it_is_kept_after_the_answer(server: ModelServer, tm
     assert not [update for update in editor.updates() if "likes tea" in json.dumps(update)]
 
 
+def jobs() -> int:
+    """Of all sessions, begun or waiting."""
+    return sum(task.get_name().startswith("remember:") for task in asyncio.all_tasks())
+
+
 async def test_a_pause_is_waited_for(server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several prompts in a row cost one request more; closed before the pause, it is done when the session is next used."""
     monkeypatch.setattr(remembering, "QUIET", 1000.0)
     acpd = Acpd(tmp_path)
-    server.canned = says("one", "two")
+    second = answer("chat", "two")
+    server.canned = [*says("one"), second[:200] + STALL + second[200:]]
     async with at(server, acpd) as editor:
         name = await editor.new(tmp_path)
         await editor.prompt(name, "first")
-        await editor.prompt(name, "second")
+        assert 1 == jobs(), "it waits"
+        prompt = editor.begin(name, "second")
+        assert await asyncio.to_thread(server.stalled.wait, 10)
+        assert 0 == jobs(), "a prompt postpones it"
+        server.go_on.set()
+        await prompt
+        assert 1 == jobs()
         await editor.call("session/close", {"sessionId": name})
+        assert 0 == jobs()
     assert 2 == len(server.bodies)
     assert "remembered" not in acpd.state
     monkeypatch.setattr(remembering, "QUIET", 0.0)
