@@ -17,7 +17,7 @@ _OURS = ("list", "resume", "close", "delete", "fork")
 
 START = "acpd.dev/start"
 STATE = "acpd.dev/state"
-TOOLS = b'["search","list","history"]'
+TOOLS = b'["search","list","history","memory"]'
 """What an agent may ask acpd by `_acpd/...` (acpd.recall.tools; not imported for it)."""
 
 

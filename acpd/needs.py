@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from acpd.errors import RequestError
-from acpd.storage.contract import Catalog, Journals, Lease, Session
+from acpd.storage.contract import Catalog, Journals, Lease, Memory, Session
 from acpd.turn import Prompt
 
 if TYPE_CHECKING:
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 
 class Store(NamedTuple):
-    """The four parts of a backend, none of them None."""
+    """The parts of a backend. `memory` None: what is to be remembered is refused."""
 
     session: Session
     journals: Journals
     catalog: Catalog
     lease: Lease
+    memory: Memory | None = None
 
 
 class Settings(NamedTuple):

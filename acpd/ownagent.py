@@ -23,6 +23,7 @@ class Native(Struct, frozen=True, kw_only=True):
     mode: Literal["ask", "code", "plan"] = "ask"
     max_requests: Annotated[int, Meta(ge=1, le=10_000)] = 100
     mcp_timeout: Seconds = 10.0
+    memory: bool = True
 
 
 WANTED = {
@@ -33,6 +34,7 @@ WANTED = {
     "mode": '"ask", "code" or "plan"',
     "max_requests": "a whole number from 1 to 10000",
     "mcp_timeout": "seconds, more than 0 and at most 86400",
+    "memory": "true or false",
 }
 PROVIDERS = (
     "openai",

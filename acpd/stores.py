@@ -52,7 +52,8 @@ def open_store(config: Config, *, catalog_in_memory: bool = False) -> Store:
         raise ConfigError(f"{where}: unknown storage backend {storage.backend!r}", hint=f"[storage] backend is one of {known}")
     own = _third(next(iter(found)), config)
     other: Backend = made("workspace")
-    return _whole(Backend(own.session, own.journals or other.journals, own.catalog or other.catalog, own.lease or other.lease))
+    parts = own.journals or other.journals, own.catalog or other.catalog, own.lease or other.lease, own.memory or other.memory
+    return _whole(Backend(own.session, *parts))
 
 
 def _third(entry: Any, config: Config) -> Backend:
@@ -72,4 +73,4 @@ def _third(entry: Any, config: Config) -> Backend:
 def _whole(backend: Backend) -> Store:
     if backend.journals is None or backend.catalog is None or backend.lease is None:
         raise StoreError("open", "the store", cause="its backend brings no journals, catalog or lease")
-    return Store(backend.session, backend.journals, backend.catalog, backend.lease)
+    return Store(backend.session, backend.journals, backend.catalog, backend.lease, backend.memory)

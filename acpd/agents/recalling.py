@@ -1,4 +1,6 @@
-"""The requests with which an agent asks acpd about its user's sessions: `_acpd/search`, `_acpd/list`, `_acpd/history`."""
+"""The requests with which an agent asks acpd about its user's sessions and its own memory: `_acpd/search`, `_acpd/list`,
+`_acpd/history`, `_acpd/memory/...`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from acpd.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RequestError, StoreError
+from acpd.recall import memory
 from acpd.recall.asker import Asker
 from acpd.recall.calling import call
 from acpd.recall.tools import TOOLS, Described
@@ -44,10 +47,9 @@ def _tool(link: AgentLink, session: LiveSession, identifier: bytes, method: str,
 
 
 async def _answer(link: AgentLink, session: LiveSession, tool: Described, arguments: dict[str, Any], then: Then) -> None:
-    asker = Asker(session.store, session.key.user, session.key.agent, session.id)
     try:
         async with link.recalling:
-            text = await call(asker, tool, arguments)
+            text = await call(_asker(session), tool, arguments)
     except RequestError as error:
         then(None, error)
     except StoreError as error:
@@ -56,6 +58,37 @@ async def _answer(link: AgentLink, session: LiveSession, tool: Described, argume
         then(encode({"text": text}), None)
 
 
+def _memory(link: AgentLink, session: LiveSession, identifier: bytes, method: str, params: bytes) -> None:
+    """What the agent's program does with its memory."""
+    link.tasks.spawn(_kept(session, method, params, link.reply(identifier)), name=f"memory:{session.id}")
+
+
+async def _kept(session: LiveSession, method: str, params: bytes, then: Then) -> None:
+    try:
+        result = await memory.HANDLERS[method](_asker(session), params)
+    except RequestError as error:
+        then(None, error)
+    except StoreError as error:
+        then(None, RequestError(INVALID_PARAMS, str(error)))
+    else:
+        then(encode(result), None)
+
+
+def heard(link: AgentLink, session: LiveSession, method: str, params: bytes) -> None:
+    """A notification of one of the above: what is wrong with it is in the log."""
+
+    def then(_result: bytes | None, error: RequestError | None) -> None:
+        if error is not None:
+            link.on_noise(f"notification {method}: {error}")
+
+    if method in memory.HANDLERS:
+        link.tasks.spawn(_kept(session, method, params, then), name=f"memory:{session.id}")
+
+
+def _asker(session: LiveSession) -> Asker:
+    return Asker(session.store, session.key.user, session.key.agent, session.id)
+
+
 _Serving = Callable[["AgentLink", "LiveSession", bytes, str, bytes], None]
-_SERVED: dict[str, _Serving] = dict.fromkeys(_TOOLS, _tool)
-"""By method. One that is no call of a tool has a function of its own."""
+_SERVED: dict[str, _Serving] = {**dict.fromkeys(_TOOLS, _tool), **dict.fromkeys(memory.HANDLERS, _memory)}
+"""By method."""

@@ -213,6 +213,11 @@ def _outward(params: bytes, session: LiveSession) -> bytes:
 
 def forward_notification(link: AgentLink, session: LiveSession, method: str, params: bytes) -> None:
     """An extension's notification, to every client; `_acpd/` never passes through."""
+    if method.startswith("_acpd/memory/"):
+        from acpd.agents import recalling
+
+        recalling.heard(link, session, method, params)
+        return
     if method.startswith("_acpd/"):
         link.on_noise(f"notification {method}")
         return

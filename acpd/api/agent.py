@@ -70,6 +70,9 @@ class Agent(ABC):
         seconds (acpd.api.connection).
         """
 
+    def answered(self, session: Session, /) -> None:
+        """A prompt's answer was sent, whatever it was, and the state is kept: what nobody should wait for can begin now."""
+
     def options(self, session: Session, /) -> Sequence[Option]:  # noqa: ARG002  for those that have some
         """The session's settings with their values now (`session.choices`). One of the category "mode" is its mode too."""
         return ()

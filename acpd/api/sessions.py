@@ -223,6 +223,8 @@ class Sessions:
             del self._prompts[identifier]
             prompt.answered.set()
         self._peer.send(self._peer.settle(identifier, result, error))
+        if not prompt.conversation.asleep:
+            self._agent.answered(prompt.conversation.session)
 
     async def _outcome(self, prompt: Prompt) -> tuple[bytes | None, RequestError | None]:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -85,6 +85,12 @@ class Client(Struct, frozen=True):
     """It can run an agent's terminal login."""
     meta: Mapping[str, Any] = {}
     """What it says of itself beyond ACP: `_meta` of its capabilities."""
+
+    @property
+    def tools(self) -> Collection[str]:
+        """What of its store acpd answers an agent (`_acpd/...`, docs/protocol.md); another client answers none of it."""
+        told = self.meta.get("acpd.dev/tools")
+        return told if isinstance(told, list) else ()
 
 
 class StdioServer(Struct, frozen=True):

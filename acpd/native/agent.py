@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from acpd.api.turn import Turn
     from acpd.native.mcp.servers import Servers
     from acpd.native.models import Loaded
+    from acpd.native.remembering import Remembering
     from acpd.native.settings import Settings
     from acpd.native.toolbox import Toolbox
 
@@ -64,6 +65,8 @@ class _Work:
         self.session = session
         self.servers = servers
         self.toolbox = toolbox
+        self.remembering: Remembering | None = None
+        """None: it is switched off, or there is nobody who would keep it."""
         self.history: History | None = None
         self.kept: Memory | None = None
         """As `history` was kept last: if the session has another one, it was rewound or loaded anew."""
@@ -171,7 +174,9 @@ class NativeAgent(Agent):
 
     async def opened(self, session: Session, /) -> None:
         servers, toolbox = await asyncio.to_thread(_equipment, session, self._settings)
-        self._work[session.id] = _Work(session, servers, toolbox)
+        work = self._work[session.id] = _Work(session, servers, toolbox)
+        if _remembers(session, self._settings):
+            work.remembering = self._remembering(work)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._load(session), name=f"load:{session.id}")
             tasks.create_task(servers.open(), name=f"servers:{session.id}")
@@ -179,7 +184,23 @@ class NativeAgent(Agent):
     async def closed(self, session: Session, /) -> None:
         work = self._work.pop(session.id, None)
         if work is not None:
+            if work.remembering is not None:
+                await work.remembering.close()
             await work.servers.close()
+
+    def answered(self, session: Session, /) -> None:
+        work = self._work.get(session.id)
+        if work is not None and work.remembering is not None and work.history is not None:
+            work.remembering.soon()
+
+    def _remembering(self, work: _Work) -> Remembering:
+        from acpd.native.remembering import Remembering, Source
+
+        async def model() -> Loaded | None:
+            chosen = self._chosen(work.session)
+            return None if chosen is None else await self._offers.loaded(chosen)
+
+        return Remembering(work.session, Source(lambda: work.history, model, lambda: self._secrets))
 
     async def _load(self, session: Session) -> None:
         """The session's model, ahead of its first prompt, which says what went wrong."""
@@ -206,6 +227,8 @@ class NativeAgent(Agent):
     async def prompt(self, turn: Turn, /) -> Stop | None:
         session = turn.session
         work = self._work.get(session.id)
+        if work is not None and work.remembering is not None:
+            work.remembering.postpone()
         try:
             self._read_again()
             await self._offers.found()
@@ -230,11 +253,16 @@ class NativeAgent(Agent):
     async def _talk(self, turn: Turn, work: _Work, loaded: Loaded, history: History) -> Stop | None:
         from acpd.native.loop import Loop
 
+        remembered: str | None = None
+
         async def instructions() -> str:
             from acpd.native.instructions import instructions
 
+            nonlocal remembered
+            if remembered is None:  # the same for the whole turn: what changes is not in the provider's cache
+                remembered = await work.remembering.told() if work.remembering is not None else ""
             ours = await instructions(turn.session, work.toolbox.mode_of(turn.session))
-            return "\n\n".join(part for part in (ours, work.servers.instructions()) if part)
+            return "\n\n".join(part for part in (ours, work.servers.instructions(), remembered) if part)
 
         async def saving() -> None:
             _save(turn.session, work, history)
@@ -292,7 +320,13 @@ def _equipment(session: Session, settings: Settings) -> tuple[Servers, Toolbox]:
     from acpd.native.tools.recalling import recalling
 
     servers = Servers(session, timeout=settings.mcp_timeout)
-    return servers, Toolbox((*kit(), *recalling(session)), servers.tools, settings.mode)
+    recall = recalling(session, remembers=settings.memory)
+    return servers, Toolbox((*kit(), *recall), servers.tools, settings.mode)
+
+
+def _remembers(session: Session, settings: Settings) -> bool:
+    """It is wanted, and there is an acpd that keeps it."""
+    return settings.memory and "memory" in session.client.tools
 
 
 def _messages(memory: Memory | None) -> bytes:

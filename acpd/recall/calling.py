@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from acpd.recall import finding, reading
+from acpd.recall import finding, memory, reading
 from acpd.recall.asker import Asker, refused
 from acpd.recall.tools import Described
 
@@ -20,6 +20,8 @@ HANDLERS: dict[str, Handler] = {
     "session_search": finding.search,
     "session_list": reading.sessions,
     "session_history": reading.history,
+    "memory_search": memory.search,
+    "memory_get": memory.get,
 }
 """By the tools' names."""
 MOST = 64 * 1024

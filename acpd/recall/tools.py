@@ -30,6 +30,16 @@ class HistoryArguments(Struct, forbid_unknown_fields=True):
     lastN: Annotated[int, Meta(ge=1, le=200, description="How many messages, from the end.")] = 20
 
 
+class MemorySearchArguments(Struct, forbid_unknown_fields=True):
+    query: Annotated[str, Meta(min_length=1, max_length=500, description="The text to look for; no patterns.")]
+
+
+class MemoryGetArguments(Struct, forbid_unknown_fields=True):
+    path: Annotated[str, Meta(description="As memory_search names it: memory/2026-05-01.md.")]
+    startLine: Annotated[int, Meta(ge=1, description="The first line.")] = 1
+    endLine: Annotated[int, Meta(ge=1, description="The last line. At most 400 lines are shown.")] = 400
+
+
 class Described(NamedTuple):
     """`method`: of the request by which an agent asks its client. `offered`: the word of `acpd.dev/tools` that announces it."""
 
@@ -62,7 +72,24 @@ TOOLS = (
         "Read the last messages of a session, with the tools that were called. Nothing is missing that was compacted since.",
         HistoryArguments,
     ),
+    Described(
+        "memory_search",
+        "_acpd/memory/search",
+        "memory",
+        "Search what is remembered of earlier conversations with this user, MEMORY.md and the notes of each day, for a literal"
+        " text, whatever its case and accents. The newest lines come first, each with its source.",
+        MemorySearchArguments,
+    ),
+    Described(
+        "memory_get",
+        "_acpd/memory/get",
+        "memory",
+        "Read lines of MEMORY.md or of the notes of a day, with their numbers: what stands around a match of memory_search.",
+        MemoryGetArguments,
+    ),
 )
+MEMORY = "memory"
+"""The word for what is remembered beyond a session."""
 BY_NAME = {tool.name: tool for tool in TOOLS}
 
 

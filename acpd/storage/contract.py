@@ -1,9 +1,9 @@
 """What a storage backend is. Implementations live in packages of their own and see only this, `wire` and `errors`.
 
-A backend is one value, `Backend`. A third party must bring a `Session`; for the other three, None means
-the built-in: JSONL logs, an SQLite catalog, flock leases.
+A backend is one value, `Backend`. A third party must bring a `Session`; for the other four, None means
+the built-in: JSONL logs, an SQLite catalog, flock leases, texts in files for the memory.
 
-Which thread: `Session`, `Catalog`, `Lease` and `Journals` are async and own their threads. The plain calls
+Which thread: `Session`, `Catalog`, `Lease`, `Memory` and `Journals` are async and own their threads. The plain calls
 of `Journal` run on the event loop; they are one small write(2) to an open file at most. All names that come
 from outside (user, agent, session, state name) may be any text; the backend encodes them reversibly.
 """
@@ -365,6 +365,49 @@ class Lease(ABC):
         return {key for key in keys if await self.holder(key) is not None}
 
 
+class Memories(Struct, frozen=True):
+    """What is remembered, as it was read: `text` is MEMORY.md, `today` the newest of today's ledger.
+
+    `recent` is the oldest of what was appended and is not consolidated yet, `grown` how many bytes of that there are in
+    all; `age`: seconds since MEMORY.md was last consolidated, None: never. `seen` names all that, for `consolidate`;
+    "": MEMORY.md is longer than what is read, and so may not be replaced.
+    """
+
+    text: str = ""
+    today: str = ""
+    recent: str = ""
+    grown: int = 0
+    age: float | None = None
+    seen: str = ""
+
+
+class Memory(ABC):
+    """What agents remember beyond a session, as texts: one memory for each user and agent (the session of a key is only
+    named as the source). A ledger a day, and MEMORY.md, which is made of them. Everything that is read is bounded.
+    """
+
+    @abstractmethod
+    async def append(self, key: Key, text: str, /) -> int:
+        """Add a section to today's ledger, durably. Lines that today's ledger, the one before it or MEMORY.md has are left
+        out; returns how many were written. Raises StoreError, also for a section that is too long, or a full ledger.
+        """
+
+    @abstractmethod
+    async def read(self, key: Key, /) -> Memories:
+        """Raises StoreError."""
+
+    @abstractmethod
+    async def consolidate(self, key: Key, seen: str, text: str, /) -> None:
+        """Replace MEMORY.md, all or nothing, if it still is what `read` gave with `seen`. Raises StoreError."""
+
+    @abstractmethod
+    async def texts(self, key: Key, path: str | None = None, /) -> list[tuple[str, str]]:
+        """Path and text of MEMORY.md and the ledgers, the newest first; or of this one, no other path is looked at.
+
+        Raises StoreError.
+        """
+
+
 class Backend(NamedTuple):
     """One store, opened. See the module's docstring for None."""
 
@@ -372,3 +415,4 @@ class Backend(NamedTuple):
     journals: Journals | None = None
     catalog: Catalog | None = None
     lease: Lease | None = None
+    memory: Memory | None = None

@@ -7,8 +7,8 @@ pytest collects the methods; it needs pytest-asyncio in its automatic mode and i
 pytest. `store` is text, because some tests open the same store in other processes and kill those.
 
 `SessionConformance` is what every `Session` promises; `DurableSessionConformance` adds what one that writes to disk
-does; `BackendConformance` adds logs, catalog and leases, for a backend that brings all four, and `SearchConformance` what a
-catalog promises that can be searched.
+does; `BackendConformance` adds logs, catalog and leases, for a backend that brings all four, `SearchConformance` what a
+catalog promises that can be searched, and `MemoryConformance` what a memory does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from acpd.errors import StateUnreadable
 from acpd.storage.contract import Key
-from acpd.storage.testing_parts import CatalogConformance, JournalsConformance, LeaseConformance
+from acpd.storage.testing_parts import CatalogConformance, JournalsConformance, LeaseConformance, MemoryConformance
 from acpd.storage.testing_search import SearchConformance
 from acpd.storage.testing_store import (
     ODD_NAMES,
@@ -41,6 +41,7 @@ __all__ = [
     "DurableSessionConformance",
     "JournalsConformance",
     "LeaseConformance",
+    "MemoryConformance",
     "SearchConformance",
     "SessionConformance",
 ]

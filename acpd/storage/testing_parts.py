@@ -1,4 +1,4 @@
-"""The conformance suites of logs, catalogs and leases. Part of `acpd.storage.testing`, which is what to import."""
+"""The conformance suites of logs, catalogs, leases and memories. Part of `acpd.storage.testing`, which is what to import."""
 
 from __future__ import annotations
 
@@ -330,3 +330,52 @@ class LeaseConformance(Store):
             assert await lease.holder(KEY) is None
             await lease.take(KEY)
             await lease.give_up(KEY)
+
+
+class MemoryConformance(Store):
+    """What a memory promises. `store` gives a Backend with `memory`."""
+
+    async def test_users_and_agents_have_memories_of_their_own(self, tmp_path: Path) -> None:
+        """Whatever their names are; the session of a key names no other memory."""
+        whose = [Key(name, "s") for name in ODD_NAMES] + [Key("agent", "s", name) for name in ODD_NAMES]
+        async with self.opened(tmp_path) as store:
+            memory = part(store.memory)
+            for number, key in enumerate(whose):
+                assert await memory.texts(key) == []
+                assert await memory.append(key, f"- fact {number}.") == 1
+        async with self.opened(tmp_path) as store:
+            memory = part(store.memory)
+            for number, key in enumerate(whose):
+                ((_, text),) = await memory.texts(replace(key, session="another"))
+                assert f"- fact {number}." in text
+
+    async def test_nothing_is_said_twice(self, tmp_path: Path) -> None:
+        """A line that is there is left out; of several who say one thing at the same time, one is heard."""
+        async with self.opened(tmp_path) as store:
+            memory = part(store.memory)
+            added = await asyncio.gather(*(memory.append(KEY, f"- same\n- of {number}") for number in range(4)))
+            assert sum(added) == 5
+            assert await memory.append(KEY, "- Same\n\n") == 0
+            ((path, text),) = await memory.texts(KEY)
+            assert text.count("- same") == 1
+            assert await memory.texts(KEY, path) == [(path, text)]
+            for other in ("..", "../../x", "/etc/passwd", "nothing.md", ""):
+                assert await memory.texts(KEY, other) == []
+
+    async def test_memory_is_replaced_as_it_was_seen(self, tmp_path: Path) -> None:
+        """Of several who have read the same one replaces it; what was appended since is still to be consolidated."""
+        async with self.opened(tmp_path) as store:
+            memory = part(store.memory)
+            await memory.append(KEY, "- one")
+            read = await memory.read(KEY)
+            assert (read.text, read.age, "- one" in read.recent) == ("", None, True)
+            await memory.append(KEY, "- two")
+            works = (memory.consolidate(KEY, read.seen, f"by {number}") for number in range(4))
+            failed = [each for each in await asyncio.gather(*works, return_exceptions=True) if each is not None]
+            assert [type(each) for each in failed] == [StoreError] * 3
+            await raises(StoreError, memory.consolidate(KEY, "never seen", "x"))
+            later = await memory.read(KEY)
+            assert later.text.startswith("by ")
+            assert ("- one" in later.recent, "- two" in later.recent, later.age is None) == (False, True, False)
+            await raises(StoreError, memory.consolidate(KEY, later.seen, " \n"))
+            assert later.text == (await memory.read(KEY)).text

@@ -151,11 +151,13 @@ class Files:
         while left:
             left = left[self.write(fd, left) :]
 
-    def append(self, path: Path, data: bytes) -> None:
-        """All of `data` at the end of the file, which is made if it is absent. Not synced."""
+    def append(self, path: Path, data: bytes, *, sync: bool = False) -> None:
+        """All of `data` at the end of the file, which is made if it is absent. `sync`: it is on disk; the name is not."""
         fd = self.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             self.write_all(fd, data)
+            if sync:
+                self.fdatasync(fd)
         finally:
             self.close(fd)
 

@@ -2,7 +2,7 @@
 killed goes on when it is started again, and a last pass that finds nothing to do is the proof.
 
     workspace <-> sqlite    the logs serve both; the states are copied
-    json <-> the others     logs and blobs are copied too: `json` has no folder for each agent
+    json <-> the others     logs, blobs and what agents remember are copied too: `json` has no folder for each agent
 
 The source is only read. What the target held before goes to names with `.before-<n>` behind them: the configured backend is
 the one that knows. `<root>/.acpd/migration` says that a migration is under way, so that this is done once.
@@ -82,7 +82,7 @@ class Migration:
         """Where the source still is when all is done, as patterns below the folder of each user."""
         place = "agents/*/" if self._from.per_agent else ""
         states = f".acpd/{STORE}" if self._source == "sqlite" else f"{place}context"
-        return [states, f"{place}sessions"] if self.moves_logs else [states]
+        return [states, f"{place}sessions", f"{place}memory"] if self.moves_logs else [states]
 
     async def plan(self) -> list[Key]:
         """The sessions, and that nothing is in the way. Raises SessionBusy if one is open, StoreError."""
@@ -179,6 +179,7 @@ class Migration:
                 self._files.unlink(self._to.private(user) / f"{catalog_file(self._to)}{suffix}")
         if self.moves_logs:
             yield from (place / "sessions" for _, place in self._to.places(user))
+            yield from (place / "memory" for _, place in self._to.places(user))
 
     def _put_aside(self, path: Path) -> None:
         if not os.path.lexists(path):
@@ -218,6 +219,8 @@ class Migration:
                 found, new = await _copy_states(source, target, key, to)
                 states, copied = states + found, copied + new
             copied += await self._drop_others(target, set(wanted), set(keys))
+            if self.moves_logs:
+                copied += await self._copy_memories()
         finally:
             await source.close()
             await target.close()
@@ -275,6 +278,23 @@ class Migration:
         copied += self._copied(old.log, new.log)
         self._files.sync_folder(folder)
         return len(blobs), copied
+
+    async def _copy_memories(self) -> int:
+        try:
+            return await asyncio.to_thread(self._remember)
+        except OSError as error:
+            raise failed("migrate", "what agents remember", error) from error
+
+    def _remember(self) -> int:
+        """Files that were copied."""
+        copied = 0
+        for user in list(self._from.users()):
+            for agent, old in self._from.memories(user):
+                new = self._to.make_memory(Key(agent, "", user), sync=True, files=self._files)
+                for path in sorted(old.iterdir()):
+                    if path.is_file() and not path.is_symlink() and not path.name.endswith((".lock", ".tmp")):
+                        copied += self._copied(path, new / path.name)
+        return copied
 
     def _linked(self, old: Path, new: Path) -> int:
         """A blob never changes, so that one file serves both."""

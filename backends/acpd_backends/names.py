@@ -136,14 +136,36 @@ class Layout(Struct, frozen=True):
         """The folder of the key's state modules, one file each."""
         return contained(self.root, self.place(key) / "context" / encode(key.session))
 
+    def memory(self, key: Key) -> Path:
+        """The folder of what this user and agent remember. Agents are apart also where they share the folder of their logs."""
+        if self.per_agent:
+            return self.place(key) / "memory"
+        return contained(self.root, self.home(key.user) / "memory" / encode(key.agent))
+
+    def make_memory(self, key: Key, *, sync: bool, files: Files = FILES) -> Path:
+        """Make that folder, names that are too long included. Raises OSError. Blocks."""
+        self._make_user(key, sync=sync, files=files)
+        agents = self.home(key.user) / ("agents" if self.per_agent else "memory")
+        files.make_folders(agents, sync=sync)
+        remember(agents, key.agent, sync=sync, files=files)
+        folder = self.memory(key)
+        files.make_folders(folder, sync=sync)
+        return folder
+
+    def memories(self, user: str | None) -> Iterator[tuple[str, Path]]:
+        """Each agent of this user that remembers something, with the folder. Blocks."""
+        parent = self.home(user) / ("agents" if self.per_agent else "memory")
+        for entry in _folders(parent):
+            folder = parent / entry / "memory" if self.per_agent else parent / entry
+            if (name := recall(parent, entry)) is not None and folder.is_dir():
+                yield name, folder
+
     def make(self, key: Key, kind: str, *, sync: bool, files: Files = FILES) -> Path:
         """Make the key's folder `kind` ("sessions" or "context"), names that are too long included. Raises OSError. Blocks.
 
         Gives the folder that will hold what is named after the session.
         """
-        if key.user is not None and is_hashed(encode(key.user)):
-            files.make_folders(self.root, sync=sync)
-            remember(self.root, key.user, prefix="u-", sync=sync, files=files)
+        self._make_user(key, sync=sync, files=files)
         if self.per_agent and is_hashed(encode(key.agent)):
             files.make_folders(self.home(key.user) / "agents", sync=sync)
             remember(self.home(key.user) / "agents", key.agent, sync=sync, files=files)
@@ -151,6 +173,11 @@ class Layout(Struct, frozen=True):
         files.make_folders(folder, sync=sync)
         remember(folder, key.session, sync=sync, files=files)
         return folder
+
+    def _make_user(self, key: Key, *, sync: bool, files: Files) -> None:
+        if key.user is not None and is_hashed(encode(key.user)):
+            files.make_folders(self.root, sync=sync)
+            remember(self.root, key.user, prefix="u-", sync=sync, files=files)
 
     def users(self) -> Iterator[str | None]:
         """None, then every user that has a folder here. Blocks."""

@@ -11,6 +11,7 @@ from acpd_backends.catalog import SqliteCatalog
 from acpd_backends.files import FILES, Files
 from acpd_backends.jsonl import JsonlJournals
 from acpd_backends.leases import FlockLease
+from acpd_backends.ledgers import FileMemory
 from acpd_backends.names import Layout
 from acpd_backends.sqlite import Database
 from acpd_backends.states import JsonSession, SqliteSession, WorkspaceSession
@@ -35,7 +36,7 @@ def open_store(
     files: Files = FILES,
     catalog_in_memory: bool = False,
 ) -> Backend:
-    """One store with all its four parts. Nothing is read, made or started before the first call.
+    """One store with all its five parts. Nothing is read, made or started before the first call.
 
     `catalog_in_memory`: it is made of the logs and forgotten, for a disk that cannot be written.
 
@@ -58,4 +59,5 @@ def open_store(
         catalog = SqliteCatalog(database, layout, user=user, lease=lease)
     if catalog_in_memory:
         catalog = SqliteCatalog(Database(root, memory=True), layout, user=user, lease=lease, writes_lists=False)
-    return Backend(session, JsonlJournals(layout, sync=durable, files=files), catalog, lease)
+    memory = FileMemory(layout, sync=durable, files=files)
+    return Backend(session, JsonlJournals(layout, sync=durable, files=files), catalog, lease, memory)

@@ -160,9 +160,16 @@ class Editor:
 
     def settle(self, method: str, result: Json) -> None:
         """Answer the oldest request of this name that waits."""
+        self.peer.answer(self._oldest(method), json.dumps(result).encode())
+
+    def refuse(self, method: str, error: RequestError) -> None:
+        """As `settle`, with an error."""
+        self.peer.refuse(self._oldest(method), error)
+
+    def _oldest(self, method: str) -> bytes:
         found = next(each for each in self.open if each[0] == method)
         self.open.remove(found)
-        self.peer.answer(found[1], json.dumps(result).encode())
+        return found[1]
 
 
 def keeps(kept: Json) -> Answer:

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from acpd.storage.contract import Backend, Key
-from acpd.storage.testing import BackendConformance, SearchConformance
+from acpd.storage.testing import BackendConformance, MemoryConformance, SearchConformance
 from acpd_backends.names import Layout, encode
 from acpd_backends.stores import open_store
 
@@ -31,14 +31,14 @@ def damage_file(layout: Callable[[Path], Layout], root: Path, key: Key, name: st
     path.write_bytes(garbage)
 
 
-class TestWorkspace(BackendConformance, SearchConformance):
+class TestWorkspace(BackendConformance, SearchConformance, MemoryConformance):
     store = f"{__name__}:open_workspace"
 
     def damage(self, root: Path, key: Key, name: str, garbage: bytes) -> None:
         damage_file(Layout, root, key, name, garbage)
 
 
-class TestJson(BackendConformance, SearchConformance):
+class TestJson(BackendConformance, SearchConformance, MemoryConformance):
     store = f"{__name__}:open_json"
     per_agent = False
 
@@ -46,7 +46,7 @@ class TestJson(BackendConformance, SearchConformance):
         damage_file(lambda folder: Layout(folder, per_agent=False), root, key, name, garbage)
 
 
-class TestSqlite(BackendConformance, SearchConformance):
+class TestSqlite(BackendConformance, SearchConformance, MemoryConformance):
     store = f"{__name__}:open_sqlite"
 
     def damage(self, root: Path, key: Key, name: str, garbage: bytes) -> None:

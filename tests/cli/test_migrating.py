@@ -24,7 +24,10 @@ def test_to_another_backend(tmp_path: Path) -> None:
     assert (0, f"would migrate 2 sessions of {data} from workspace to json\n", "") == dry
     assert (0, "") == (done.code, done.err)
     assert "compared byte for byte: 2 logs, 0 blobs, 0 states\n" in done.out
-    assert f"kept as it was, until you remove it: {data}/agents/*/context, {data}/agents/*/sessions\n" in done.out
+    assert (
+        f"kept as it was, until you remove it: {data}/agents/*/context, {data}/agents/*/sessions, {data}/agents/*/memory\n"
+        in done.out
+    )
     assert done.out.endswith(f'now say so in {tmp_path}/config/acpd.toml:\n\n[storage]\nbackend = "json"\n')
     assert 2 == said.out.count('"title":"About hello"')
     assert 0 == again.code

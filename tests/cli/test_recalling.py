@@ -60,7 +60,7 @@ async def test_the_tools_of_a_session(tmp_path: Path, backend: str) -> None:
     await filled(tmp_path, backend)
     async with serving(tmp_path, "--session", "alice-claude", "--user", "alice", "--backend", backend) as client:
         tools = (await client.list_tools()).tools
-        assert ["session_search", "session_list", "session_history"] == [tool.name for tool in tools]
+        assert ["session_search", "session_list", "session_history", "memory_search", "memory_get"] == [tool.name for tool in tools]
         assert {True} == {tool.annotations.read_only_hint for tool in tools if tool.annotations is not None}
         assert ["query"] == tools[0].input_schema["required"]
         assert {"type": "integer", "default": 10} == {
@@ -97,7 +97,7 @@ async def test_a_session_that_is_just_being_made(tmp_path: Path) -> None:
     async with opened(tmp_path / "data", None) as store:
         await store.catalog.get("")
         async with serving(tmp_path, "--session", name) as client:
-            assert 3 == len((await client.list_tools()).tools)
+            assert 5 == len((await client.list_tools()).tools)
             failed, text = await said(client, "session_list")
             assert (True, True) == (failed, name in text)
             await write(store, Key("claude", name), user("the port is 8080"), end())

@@ -18,6 +18,7 @@ from acpd.cli.removing import before
 from acpd.storage.contract import Key
 from acpd_backends.leases import FlockLease
 from acpd_backends.names import Layout
+from acpd_backends.stores import open_store
 from tests.cli import acpd
 from tests.cli.test_stored import Shelf, conversation
 from tests.support.walk import below
@@ -154,3 +155,21 @@ def test_gc_removes_garbage(tmp_path: Path) -> None:
         [each["kind"] for each in json.loads(ran.out)["removed"]] for ran in runs
     ]
     assert ["one"] == ids(tmp_path)
+
+
+@pytest.mark.parametrize("backend", ["workspace", "json", "sqlite"])
+def test_what_is_remembered_is_no_session(backend: Literal["workspace", "json", "sqlite"], tmp_path: Path) -> None:
+    """Neither rm nor gc takes it, nor does fsck mind it: it is the user's and agent's, and outlives its sessions."""
+    shelf = Shelf(tmp_path, backend)
+    shelf.add("one", conversation())
+    store = open_store(backend, tmp_path / "data")
+    assert store.memory is not None
+    for key in (Key("agent", "one"), Key("agent", "gone")):
+        asyncio.run(store.memory.append(key, f"- of {key.session}"))
+    asyncio.run(store.memory.consolidate(key, asyncio.run(store.memory.read(key)).seen, "all"))
+    before = {path: path.read_bytes() for path in below(tmp_path) if "memory" in path.parts and path.is_file()}
+    assert 4 == len(before), "a ledger, MEMORY.md, what was consolidated, the lock"
+    commands = (["fsck"], ["gc", "--aside"], ["rm", "one"], ["gc"], ["fsck"])
+    assert [0] * 5 == [ran.code for ran in acpd.run_many(tmp_path, *commands, env=shelf.env)]
+    assert before == {path: path.read_bytes() for path in before}
+    assert [] == ids(tmp_path, **shelf.env)

@@ -124,8 +124,8 @@ def test_terminal_logins_run_acpd_again() -> None:
 
 def test_what_an_agent_is_told() -> None:
     """Version 1, the client's own capabilities and name, byte for byte, but for subagents; and what acpd can do for it."""
-    ours = b'"_meta":{"acpd.dev/state":{},"acpd.dev/tools":["search","list","history"]}'
-    said_of_us = {"acpd.dev/state": {}, "acpd.dev/tools": ["search", "list", "history"]}
+    ours = b'"_meta":{"acpd.dev/state":{},"acpd.dev/tools":["search","list","history","memory"]}'
+    said_of_us = {"acpd.dev/state": {}, "acpd.dev/tools": ["search", "list", "history", "memory"]}
     raw = b'{"fs":{"readTextFile":true},  "x":1.50}'
     said = messages.Initialize(protocolVersion=7, clientCapabilities=Raw(raw), clientInfo=Raw(b'{"name":"n","version":"1"}'))
     told = b"%b,%b}" % (raw[:-1], ours)

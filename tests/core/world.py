@@ -314,7 +314,7 @@ class World:
         assert opened.journals is not None
         assert opened.catalog is not None
         assert opened.lease is not None
-        self.store = Store(opened.session, opened.journals, opened.catalog, opened.lease)
+        self.store = Store(opened.session, opened.journals, opened.catalog, opened.lease, opened.memory)
         self.failed: list[tuple[str, BaseException]] = []
         """Tasks that failed. A test that expects some clears it."""
         self.tasks = Tasks(lambda name, error: self.failed.append((name, error)))

@@ -9,15 +9,12 @@ from msgspec import Struct
 
 from acpd.native.toolbox import Tool, ToolFailed, ToolOutput
 from acpd.native.tools.typed import Typed
-from acpd.recall.tools import TOOLS, Described
+from acpd.recall.tools import MEMORY, TOOLS, Described
 
 if TYPE_CHECKING:
     from acpd.api.calls import ToolCall
     from acpd.api.session import Session
     from acpd.api.turn import Turn
-
-TOLD = "acpd.dev/tools"
-"""Where a client says which of them it answers."""
 
 
 class Recall(Typed[Struct]):
@@ -49,7 +46,7 @@ class Recall(Typed[Struct]):
                 raise ToolFailed(f"{self.name}: the client has not said anything that can be read. Go on without it.")
 
 
-def recalling(session: Session) -> Sequence[Tool]:
-    """Those that the session's client answers."""
-    told = session.client.meta.get(TOLD)
-    return [Recall(tool) for tool in TOOLS if tool.offered in told] if isinstance(told, list) else []
+def recalling(session: Session, *, remembers: bool) -> Sequence[Tool]:
+    """Those that the session's client answers. `remembers`: also those of what is remembered beyond a session."""
+    told = session.client.tools
+    return [Recall(tool) for tool in TOOLS if tool.offered in told and (remembers or tool.offered != MEMORY)]

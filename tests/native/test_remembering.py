@@ -1,0 +1,447 @@
+"""What our agent remembers beyond a session: when its model is asked, what is kept, and that no turn ever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from acpd.errors import INVALID_PARAMS, RequestError, StoreError
+from acpd.native import remembering
+from acpd.native.agent import NativeAgent
+from acpd.native.history import History
+from acpd.native.remembering import Remembering, digest, facts_in, news
+from acpd.native.settings import Settings
+from acpd.storage.contract import Key, Memories
+from acpd.tasks import Tasks
+from acpd_backends.ledgers import FileMemory
+from acpd_backends.names import Layout
+from tests.api.desk import Editor, joined, keeps
+from tests.native.turns import KEY
+from tests.support.models import STALL, Json, ModelServer, answer, http, model_server
+from tests.support.walk import contents
+
+T = TypeVar("T")
+OURS: Json = {"_meta": {"acpd.dev/state": {}, "acpd.dev/tools": ["search", "memory"]}}
+WHOSE = Key("native", "s1")
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with model_server() as made:
+        yield made
+        assert [] == made.wrong
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user pauses at once."""
+    monkeypatch.setattr(remembering, "QUIET", 0.0)
+
+
+def _report(name: str, error: BaseException) -> None:
+    sys.stderr.write(f"{name}: {error!r}\n")
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set when the agent has said on stderr that nothing was remembered."""
+    said, tell = asyncio.Event(), Remembering._tell
+
+    def noted(self: Remembering, why: str) -> None:
+        tell(self, why)
+        said.set()
+
+    monkeypatch.setattr(Remembering, "_tell", noted)
+    return said
+
+
+class Acpd:
+    """What acpd does for the agent: it keeps its state and its memory. `whose`: the user and agent of the session."""
+
+    def __init__(self, root: Path, whose: Key = WHOSE) -> None:
+        self.memory = FileMemory(Layout(root))
+        self.whose = whose
+        self.state: Json = {}
+        self.tasks = Tasks(_report)
+
+    def serve(self, editor: Editor) -> None:
+        """Answer what the agent asks for, in threads, as acpd does."""
+
+        def consolidate(params: Json) -> Json:
+            self.memory._consolidate(self.whose, params["seen"], params["text"].encode() + b"\n")
+            return {}
+
+        def read(_: Json) -> Json:
+            found = self.memory._read(self.whose)
+            return {name: getattr(found, name) for name in found.__struct_fields__}
+
+        works: dict[str, Callable[[Json], Json]] = {
+            "append": lambda params: {"added": self.memory._append(self.whose, params["text"])},
+            "consolidate": consolidate,
+            "read": read,
+        }
+        editor.answers["_acpd/state"] = keeps(self.state)
+        for name, work in works.items():
+            editor.answers[f"_acpd/memory/{name}"] = partial(self._begin, editor, f"_acpd/memory/{name}", work)
+
+    def _begin(self, editor: Editor, method: str, work: Callable[[Json], Json], params: Json) -> None:
+        self.tasks.spawn(self._answer(editor, method, work, params), name=method)
+
+    async def _answer(self, editor: Editor, method: str, work: Callable[[Json], Json], params: Json) -> None:
+        try:
+            editor.settle(method, await asyncio.to_thread(work, params))
+        except StoreError as error:
+            editor.refuse(method, RequestError(INVALID_PARAMS, str(error)))
+
+    def read(self) -> Memories:
+        return off(lambda: self.memory._read(self.whose))
+
+    def facts(self) -> list[str]:
+        found = off(lambda: self.memory._texts(self.memory._layout.memory(self.whose), None))
+        return [line for _, text in found for line in text.splitlines() if line.startswith("- ")]
+
+
+def off(work: Callable[[], T]) -> T:
+    """In a thread, as files are written; the loop waits."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(work).result()
+
+
+def agent(server: ModelServer, **settings: Any) -> NativeAgent:
+    environ = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1", "OLLAMA_HOST": "127.0.0.1:9"}
+    return NativeAgent(Settings(model="openai:m", **settings), environ)
+
+
+@contextlib.asynccontextmanager
+async def at(server: ModelServer, acpd: Acpd, capabilities: Json = OURS, **settings: Any) -> AsyncGenerator[Editor]:
+    made = off(lambda: agent(server, **settings))  # as the program makes it: before its loop runs
+    async with joined(made, capabilities) as (editor, _):
+        acpd.serve(editor)
+        yield editor
+
+
+def says(*texts: str) -> list[bytes]:
+    return [answer("chat", text) for text in texts]
+
+
+def asked(body: Json) -> str:
+    return json.dumps(body["messages"], ensure_ascii=False)
+
+
+def marked(editor: Editor) -> Callable[[], bool]:
+    return lambda: any(each["name"] == remembering.STATE for each in editor.said("_acpd/state"))
+
+
+async def ended(editor: Editor, server: ModelServer, requests: int) -> None:
+    """The agent has had time for everything that it does at once: a request of ours is answered behind it."""
+    for _ in range(3):
+        await editor.refusal("session/load", {"sessionId": "none", "cwd": "/", "mcpServers": []})
+    assert requests == len(server.bodies)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_what_is_worth_it_is_kept_after_the_answer(server: ModelServer, tmp_path: Path) -> None:
+    """Facts go to acpd when the answer was sent and the state kept; nothing is looked at twice; keys are masked."""
+    acpd = Acpd(tmp_path)
+    server.canned = says(
+        "Noted.", f"Here:\n- likes tea\n- has the key {KEY}\n- uses ghp_{'x' * 36}\nno fact", "Fine.", "NO_REPLY"
+    )
+    async with at(server, acpd) as editor:
+        name = await editor.new(tmp_path)
+        await editor.prompt(name, f"I like tea. My key is {KEY}")
+        await editor.until(marked(editor))
+        order = [what for what, _ in editor.story if what == "answer" or "memory/append" in what][-2:]
+        assert ["answer", "_acpd/memory/append"] == order
+        kept = [said["name"] for what, said in editor.story if what == "_acpd/state"]
+        assert ("memory" in kept[:-1], "remembered") == (True, kept[-1])
+        assert ["- likes tea", "- has the key ***", "- uses ***"] == acpd.facts()
+        assert "I like tea" in asked(server.bodies[1])
+        assert KEY not in asked(server.bodies[1])
+        assert "tools" not in server.bodies[1]
+        mark = acpd.state["remembered"]
+        await editor.prompt(name, "And coffee?")
+        await editor.until(lambda: acpd.state["remembered"] != mark)
+    second = asked(server.bodies[3])
+    assert "And coffee?" in second
+    assert "I like tea" not in second
+    assert "likes tea" in second, "what is remembered already is told, so that it is not said twice"
+    assert (4, 3) == (len(server.bodies), len(acpd.facts()))
+    assert not [update for update in editor.updates() if "likes tea" in json.dumps(update)]
+
+
+def jobs() -> int:
+    """Of all sessions, begun or waiting."""
+    return sum(task.get_name().startswith("remember:") for task in asyncio.all_tasks())
+
+
+async def test_a_pause_is_waited_for(server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several prompts in a row cost one request more; closed before the pause, it is done when the session is next used."""
+    monkeypatch.setattr(remembering, "QUIET", 1000.0)
+    acpd = Acpd(tmp_path)
+    second = answer("chat", "two")
+    server.canned = [*says("one"), second[:200] + STALL + second[200:]]
+    async with at(server, acpd) as editor:
+        name = await editor.new(tmp_path)
+        await editor.prompt(name, "first")
+        assert 1 == jobs(), "it waits"
+        prompt = editor.begin(name, "second")
+        assert await asyncio.to_thread(server.stalled.wait, 10)
+        assert 0 == jobs(), "a prompt postpones it"
+        server.go_on.set()
+        await prompt
+        assert 1 == jobs()
+        await editor.call("session/close", {"sessionId": name})
+        assert 0 == jobs()
+    assert 2 == len(server.bodies)
+    assert "remembered" not in acpd.state
+    monkeypatch.setattr(remembering, "QUIET", 0.0)
+    server.canned = says("three", "- all of it")
+    async with at(server, acpd) as editor:
+        await editor.load(name, tmp_path, acpd.state)
+        await editor.prompt(name, "third")
+        await editor.until(marked(editor))
+    assert all(word in asked(server.bodies[3]) for word in ("first", "second", "third"))
+    assert (["- all of it"], 4) == (acpd.facts(), len(server.bodies))
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_extraction_that_hangs_disturbs_nothing(
+    server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: asyncio.Event, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The prompt was answered and its state kept before; another is answered meanwhile; the job ends at its bound."""
+    monkeypatch.setattr(remembering, "DRAIN", 0.1)
+    acpd = Acpd(tmp_path)
+    whole = answer("chat", "- never")
+    server.canned = [*says("one"), whole[:200] + STALL + whole[200:], *says("two")]
+    async with at(server, acpd) as editor:
+        name = await editor.new(tmp_path)
+        assert "end_turn" == await editor.prompt(name, "first")
+        assert "first" in json.dumps(acpd.state["memory"])
+        assert await asyncio.to_thread(server.stalled.wait, 10)
+        monkeypatch.setattr(remembering, "QUIET", 1000.0)
+        assert "end_turn" == await editor.prompt(name, "second")
+        assert "two" in json.dumps(acpd.state["memory"])
+        assert not server.left.is_set()
+        await editor.call("session/close", {"sessionId": name})
+        assert await asyncio.to_thread(server.left.wait, 10), "closed, the job is given DRAIN seconds and is cancelled"
+    assert ([], 3) == (acpd.facts(), len(server.bodies))
+    server.left.clear()
+    server.stalled.clear()
+    monkeypatch.setattr(remembering, "QUIET", 0.0)
+    monkeypatch.setattr(remembering, "BOUND", 0.2)
+    told.clear()
+    server.canned = [*says("three"), whole[:200] + STALL + whole[200:]]
+    async with at(server, acpd) as editor:
+        await editor.load(name, tmp_path, acpd.state)
+        assert "end_turn" == await editor.prompt(name, "third")
+        await asyncio.wait_for(told.wait(), 10)
+        assert await asyncio.to_thread(server.left.wait, 10)
+    assert 5 == len(server.bodies)
+    assert "remembered" not in acpd.state
+    said = capfd.readouterr().err
+    assert f"nothing was remembered of session {name}: it took longer than 0.2 s" in said
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_extraction_that_fails_is_told_on_stderr(
+    server: ModelServer, tmp_path: Path, told: asyncio.Event, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without the key and in one line; the user hears nothing of it, and it is done again after the next prompt."""
+    acpd = Acpd(tmp_path)
+    broken = [http(500, {"error": {"message": f"no {KEY}\nat all"}}), http(200, {}), *says("")]
+    async with at(server, acpd) as editor:
+        name = await editor.new(tmp_path)
+        for number, bad in enumerate(broken):
+            server.canned = [*says(f"answer {number}"), bad]
+            told.clear()
+            await editor.prompt(name, f"prompt {number}")
+            await asyncio.wait_for(told.wait(), 10)
+            heard = capfd.readouterr().err
+            assert heard.startswith(f"acpd-agent: nothing was remembered of session {name}: ")
+            assert (1, False) == (heard.count("\n"), KEY in heard)
+        assert "answer 0answer 1answer 2" == editor.text()
+        server.canned = says("last", "- at last")
+        await editor.prompt(name, "again")
+        await editor.until(marked(editor))
+    assert "prompt 0" in asked(server.bodies[-1])
+    assert ["- at last"] == acpd.facts()
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("why", ["off", "other client"])
+async def test_off_is_off(why: str, server: ModelServer, tmp_path: Path) -> None:
+    """Switched off, or at a client that is not acpd: no request more, no question about memory, no file."""
+    acpd = Acpd(tmp_path / "store")
+    server.canned = says("one", "two")
+    more: Json = {"memory": False} if why == "off" else {"capabilities": {}}
+    async with at(server, acpd, **more) as editor:
+        name = await editor.new(tmp_path)
+        for text in ("first", "second"):
+            await editor.prompt(name, text)
+        await editor.call("session/close", {"sessionId": name})
+        await ended(editor, server, 2)
+        assert not [what for what, _ in editor.story if "memory/" in what]
+    assert "memory_" not in json.dumps(server.bodies[0]["tools"])
+    assert {} == contents(tmp_path / "store")
+    assert "remembered" not in acpd.state
+
+
+async def test_what_is_remembered_is_in_the_instructions(server: ModelServer, tmp_path: Path) -> None:
+    """Of this user and agent alone; the newest too; and where nobody tells it in time, the turn goes on without."""
+    acpd, other = Acpd(tmp_path), Acpd(tmp_path, Key("native", "s1", "bob"))
+    off(lambda: acpd.memory._append(WHOSE, "- old"))
+    seen = acpd.read().seen
+    off(lambda: acpd.memory._consolidate(WHOSE, seen, b"# Drinks tea\n"))
+    off(lambda: acpd.memory._append(WHOSE, "- and coffee"))
+    for mine, found in ((acpd, True), (other, False)):
+        server.canned = says("one")
+        async with at(server, mine) as editor:
+            await editor.prompt(await editor.new(tmp_path), "first")
+        first = json.dumps(server.bodies.pop())
+        assert [found] * 3 == [word in first for word in ("# Drinks tea", "- and coffee", "notes, not instructions")]
+
+
+async def test_a_turn_does_not_wait_for_what_is_remembered(
+    server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody answers, or with an error: the turn goes on without it."""
+    monkeypatch.setattr(remembering, "READ", 0.05)
+    acpd = Acpd(tmp_path)
+    server.canned = says("one", "two")
+    async with at(server, acpd) as editor:
+        editor.answers["_acpd/memory/read"] = lambda _: None
+        name = await editor.new(tmp_path)
+        assert "end_turn" == await editor.prompt(name, "first")
+        del editor.answers["_acpd/memory/read"]
+        assert "end_turn" == await editor.prompt(name, "second")
+    assert 2 == capfd.readouterr().err.count("nothing was remembered of session")
+
+
+async def test_its_model_can_look_for_it(server: ModelServer, tmp_path: Path) -> None:
+    """memory_search and memory_get, in each mode, without a question; what acpd says is wrong is the tool's output."""
+    acpd = Acpd(tmp_path)
+    calls: list[tuple[str, str, Json]] = [
+        ("c1", "memory_search", {"query": "tea"}),
+        ("c2", "memory_get", {"path": "x", "startLine": 1, "endLine": 2}),
+    ]
+    server.canned = [answer("chat", calls=calls), *says("done")]
+    async with at(server, acpd, mode="plan") as editor:
+        editor.answers["_acpd/memory/search"] = lambda params: {"text": f"Found {params['arguments']['query']}"}
+        editor.answers["_acpd/memory/get"] = lambda _: None
+        name = await editor.new(tmp_path)
+        prompt = editor.begin(name, "What do I drink?")
+        assert {"path": "x", "startLine": 1, "endLine": 2} == (await editor.asked("_acpd/memory/get"))["arguments"]
+        editor.refuse("_acpd/memory/get", RequestError(INVALID_PARAMS, "there is no 'x' in the memory"))
+        assert "end_turn" == (await prompt)["stopReason"]
+        assert [] == editor.said("session/request_permission")
+    tools = [message["content"] for message in server.bodies[1]["messages"] if message["role"] == "tool"]
+    assert "Found tea" == tools[0]
+    assert "there is no 'x' in the memory" in tools[1]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_ledgers_that_have_grown_are_consolidated(
+    server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the whole of MEMORY.md and what is not in it; not again within EVERY seconds."""
+    monkeypatch.setattr(remembering, "GROWN", 10)
+    acpd = Acpd(tmp_path)
+    server.canned = says("one", "- likes tea", "```markdown\n# Drinks\n- tea\n```", "two", "- likes coffee")
+    async with at(server, acpd) as editor:
+        name = await editor.new(tmp_path)
+        await editor.prompt(name, "I like tea")
+        await editor.asked("_acpd/memory/consolidate")
+        await acpd.tasks.drain()
+        assert "# Drinks\n- tea\n" == acpd.read().text
+        assert "likes tea" in asked(server.bodies[2])
+        mark = acpd.state["remembered"]
+        await editor.prompt(name, "I like coffee")
+        await editor.until(lambda: acpd.state["remembered"] != mark)
+        await ended(editor, server, 5)
+    assert 1 == len(editor.said("_acpd/memory/consolidate"))
+    assert "likes coffee" in acpd.read().recent
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("text", ["NO_REPLY", "I cannot do that.", "by hand"])
+async def test_a_memory_is_not_thrown_away(
+    text: str, server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by a model that has nothing to say, or refuses, nor where somebody else has changed it meanwhile."""
+    monkeypatch.setattr(remembering, "GROWN", 10)
+    acpd = Acpd(tmp_path)
+    folder = tmp_path / "agents/native/memory"
+    off(lambda: acpd.memory._append(WHOSE, "- old"))
+    (folder / "MEMORY.md").write_text("all that is known\n" * 20)
+    server.canned = says("one", "- new", text if text != "by hand" else "x" * 300)
+    async with at(server, acpd) as editor:
+        if text == "by hand":
+            consolidate = acpd.memory._consolidate
+
+            def late(*given: Any) -> None:
+                (folder / "MEMORY.md").write_text("all that is known\n" * 21)
+                consolidate(*given)
+
+            monkeypatch.setattr(acpd.memory, "_consolidate", late)
+        name = await editor.new(tmp_path)
+        await editor.prompt(name, "go")
+        await editor.until(marked(editor))
+        await editor.call("session/close", {"sessionId": name})  # a job that has begun may come to its end
+    assert 3 == len(server.bodies)
+    assert (folder / "MEMORY.md").read_text().startswith("all that is known\n" * 20)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_killed_between_the_ledger_and_the_mark(server: ModelServer, tmp_path: Path) -> None:
+    """What was written is not written again, although the agent does not know any more that it was."""
+    acpd = Acpd(tmp_path)
+    server.canned = says("one", "- likes tea")
+    async with at(server, acpd) as editor:
+        name = await editor.new(tmp_path)
+        await editor.prompt(name, "I like tea")
+        await editor.until(marked(editor))
+    del acpd.state["remembered"]
+    server.canned = says("two", "- Likes tea\n- likes coffee")
+    async with at(server, acpd) as editor:
+        await editor.load(name, tmp_path, acpd.state)
+        await editor.prompt(name, "And coffee")
+        await editor.until(marked(editor))
+    assert "I like tea" in asked(server.bodies[-1])
+    assert ["- likes tea", "- likes coffee"] == acpd.facts()
+
+
+def test_what_is_new_is_found_behind_the_mark() -> None:
+    """Also in a history that was kept and read again, shortened before the mark, or rewound behind it."""
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+
+    history = History()
+    for number in range(4):  # each turn ends in a call, so that the next prompt becomes one message with its result
+        history.begin([f"prompt {number}"])
+        history.answered(ModelResponse(parts=[TextPart(f"answer {number}"), ToolCallPart("read", {}, f"c{number}")]))
+        history.close()
+    mark = digest(history.messages[3])
+    text, last = news(history.messages, mark)
+    assert "[user]: prompt 2\n\n[agent]: answer 2\n\n[tool call]: read\n\n[user]: prompt 3" in text
+    assert "prompt 1" not in text
+    again = History.restored(history.dump())
+    assert (text, last) == news(again.messages, mark)
+    assert (text, last) == news(history.messages[3:], mark)
+    assert "prompt 0" in news(history.messages[:3], mark)[0], "rewound: everything is looked at, acpd leaves out what it has"
+    assert ("", last) == news(history.messages, last)
+    assert ("", "") == news([], mark)
+
+
+def test_facts_are_lines_of_a_list() -> None:
+    """Nothing else of an answer is kept, and no more than SECTION bytes of it."""
+    assert "- one\n* two" == facts_in("Sure!\n\n- one\n  * two\n\nNO_REPLY\n- NO_REPLY")
+    assert "" == facts_in("NO_REPLY")
+    assert 0 < len(facts_in("- " + "x" * 1000 + "\n- " + "x" * remembering.SECTION)) < 1100
