@@ -105,9 +105,9 @@ async def test_a_hit_in_a_big_store(tmp_path: Path) -> None:
         async def tick() -> None:
             nonlocal worst
             while running:
-                before = time.monotonic()
-                await asyncio.sleep(0.005)
-                worst = max(worst, time.monotonic() - before)
+                before = time.thread_time()  # the loop's own: whatever else the machine does
+                await asyncio.sleep(0)
+                worst = max(worst, time.thread_time() - before)
 
         ticking = asyncio.ensure_future(tick())  # noqa: TID251
         began = time.monotonic()
@@ -122,7 +122,7 @@ async def test_a_hit_in_a_big_store(tmp_path: Path) -> None:
         assert "the needle is here" in newest
         assert len(newest) < 300
         assert "old old-1 [USER]: an older needle" == oldest
-        assert (took < 3 * (finding.CATCHING_UP + finding.SEARCHING), worst < 0.3) == (True, True), (took, worst)
+        assert (took < 3 * (finding.CATCHING_UP + finding.SEARCHING), worst < 0.05) == (True, True), (took, worst)
         shown = await ask(store, ME, "session_history", sessionId="long", lastN=2)
         assert (
             "Session long (6666 messages without its tools', showing last 2):\n\n[USER]: ask 3332\n[ASSISTANT]: straw 3332\n"
