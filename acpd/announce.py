@@ -9,7 +9,7 @@ import acpd
 from acpd import attaching
 from acpd.agents.capabilities import Initialized
 from acpd.attachment import ClientCapabilities
-from acpd.wire import messages, splice
+from acpd.wire import messages, splice, updates
 from acpd.wire.envelope import encode
 
 _OURS = ("list", "resume", "close", "delete", "fork")
@@ -31,12 +31,23 @@ def starts_agents(said: messages.Initialize) -> bool:
 
 
 def for_agent(said: messages.Initialize) -> bytes:
-    """The params of initialize for an agent: the client's own, version 1, without what acpd cannot pass on yet (subagents)."""
+    """The params of initialize for an agent: the client's own, version 1, without what acpd cannot pass on yet (subagents), and
+    with compactions: acpd records them, whatever the client knows, and sends them to those that know them.
+    """
     capabilities = b"{}" if said.clientCapabilities is UNSET else bytes(said.clientCapabilities)
     if "subagents" in splice.members(capabilities):
         capabilities = splice.replace(capabilities, "subagents", b"null")
+    if "compaction_update" not in updates.allowed_kinds(capabilities):
+        capabilities = _with_compaction(capabilities)
     info = b"" if said.clientInfo is UNSET else b',"clientInfo":%b' % bytes(said.clientInfo)
     return b'{"protocolVersion":1,"clientCapabilities":%b%b}' % (capabilities, info)
+
+
+def _with_compaction(capabilities: bytes) -> bytes:
+    found = splice.members(capabilities).get("session")
+    session = b"{}" if found is None else capabilities[slice(*found)]
+    session = splice.replace(session if session.startswith(b"{") else b"{}", "compaction", b"{}")
+    return splice.replace(capabilities, "session", session)
 
 
 def initialize_answer(agent: Initialized | None, name: str, client: ClientCapabilities) -> bytes:

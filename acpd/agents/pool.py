@@ -34,7 +34,7 @@ class Host:
         self.env = env
         self.cwd = cwd
         """The client's current folder, where that is not ours."""
-        self.initialize = b'{"protocolVersion":1,"clientCapabilities":{}}'
+        self.initialize = b'{"protocolVersion":1,"clientCapabilities":{"session":{"compaction":{}}}}'
         self.agent_name = choice.name
         """The agentId of what this client makes; "" until its agent has said it."""
         self.warm: AgentLink | None = None

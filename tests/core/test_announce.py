@@ -123,14 +123,33 @@ def test_terminal_logins_run_acpd_again() -> None:
 
 def test_what_an_agent_is_told() -> None:
     """Version 1, the client's own capabilities and name, byte for byte, but for subagents."""
-    raw = b'{"fs":{"readTextFile":true},  "x":1.50}'
+    raw = b'{"fs":{"readTextFile":true},  "session":{"compaction":{"a":1.50}}}'
     said = messages.Initialize(protocolVersion=7, clientCapabilities=Raw(raw), clientInfo=Raw(b'{"name":"n","version":"1"}'))
     assert b'{"protocolVersion":1,"clientCapabilities":%b,"clientInfo":{"name":"n","version":"1"}}' % raw == announce.for_agent(
         said
     )
-    said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(b'{"subagents":{"a":1},"terminal":true}'))
-    assert {"subagents": None, "terminal": True} == json.loads(announce.for_agent(said))["clientCapabilities"]
-    assert b'{"protocolVersion":1,"clientCapabilities":{}}' == announce.for_agent(messages.Initialize(protocolVersion=1))
+    told = capabilities_for_agent(b'{"subagents":{"a":1},"terminal":true}')
+    assert {"subagents": None, "terminal": True}.items() <= told.items()
+
+
+@pytest.mark.parametrize("session", [None, {}, {"notices": {}}, {"compaction": None}, {"compaction": False, "x": 1}, 7])
+def test_every_agent_may_compact(session: Any) -> None:
+    """An agent is told that compactions are understood, whatever the client says of that; the rest stays."""
+    raw = json.dumps({"terminal": True, **({} if session is None else {"session": session})}).encode()
+    before = session if isinstance(session, dict) else {}
+    assert {"terminal": True, "session": {**before, "compaction": {}}} == capabilities_for_agent(raw)
+    assert b'{"protocolVersion":1,"clientCapabilities":{"session":{"compaction":{}}}}' == announce.for_agent(
+        messages.Initialize(protocolVersion=1)
+    )
+
+
+def capabilities_for_agent(raw: bytes) -> Any:
+    said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(raw))
+    return json.loads(announce.for_agent(said))["clientCapabilities"]
+
+
+def test_a_client_without_a_name() -> None:
+    """What a client does not say is not made up."""
     assert UNSET is messages.Initialize(protocolVersion=1).clientInfo
 
 
