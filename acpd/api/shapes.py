@@ -81,6 +81,8 @@ class Client(Struct, frozen=True):
     terminal: bool = False
     form: bool = False
     notices: bool = False
+    compaction: bool = False
+    """It may be sent `compaction_update`. acpd always says so."""
     login: bool = False
     """It can run an agent's terminal login."""
 
@@ -155,6 +157,7 @@ class _Files(Struct, frozen=True, gc=False):
 
 class _Session(Struct, gc=False):
     notices: Raw | UnsetType = UNSET
+    compaction: Raw | UnsetType = UNSET
 
 
 class _Elicitation(Struct, gc=False):
@@ -186,6 +189,7 @@ def client(raw: Raw | UnsetType) -> Client:
         terminal=said.terminal,
         form=_can((said.elicitation or _Elicitation()).form),
         notices=_can(session.notices),
+        compaction=_can(session.compaction),
         login=said.auth.terminal,
     )
 

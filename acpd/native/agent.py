@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from acpd.api.agent import Agent
 from acpd.api.session import Session
-from acpd.api.shapes import Choice, Option, Stop
+from acpd.api.shapes import Choice, Command, Option, Stop
 from acpd.errors import INVALID_PARAMS, AcpdError, Refused, StateUnreadable
+from acpd.native.cutting import Rules
 from acpd.native.history import STATE, History, Memory
 from acpd.native.models import Chosen, ModelUnusable, keys_in
 from acpd.native.offers import NO_MODEL, Offers
-from acpd.native.outcomes import Limits, Outcome
+from acpd.native.outcomes import LIMITS, Limits, Outcome
 from acpd.native.settings import stamp
 from acpd.native.words import SETUP_METHOD
 from acpd.tasks import Tasks
@@ -48,6 +49,8 @@ THINKING = (
     Choice("max", "Maximal"),
 )
 
+COMPACT = Command("compact", "Summarise the conversation so far, to make room", hint="what matters in it")
+
 WARM_AFTER = 0.3
 """Seconds between the answer of initialize and imports: a client that is quick has its session by then."""
 
@@ -73,6 +76,7 @@ class NativeAgent(Agent):
     title = "acpd-agent"
     version = __version__
     mcp = True
+    commands = (COMPACT,)
     auth_methods = (SETUP_METHOD,)
 
     def __init__(self, settings: Settings, environ: Mapping[str, str], again: Callable[[], Settings] | None = None) -> None:
@@ -211,6 +215,9 @@ class NativeAgent(Agent):
                 raise
             self._to_mend = True
             return await _end(turn, Outcome(str(error), code=getattr(error, "code", -32603)), said=False)
+        words = _compaction(turn)
+        if words is not None:
+            return await self._compact(turn, work, loaded, history, words)
         return await self._talk(turn, work, loaded, history)
 
     async def _talk(self, turn: Turn, work: _Work, loaded: Loaded, history: History) -> Stop | None:
@@ -235,6 +242,7 @@ class NativeAgent(Agent):
             thought=turn.session.choices.get("thought_level", self._settings.thinking),
             secrets=self._secrets,
             limits=Limits(requests=self._settings.max_requests),
+            rules=self._rules,
             saving=saving,
         )
         try:
@@ -244,10 +252,29 @@ class NativeAgent(Agent):
         self._to_mend = self._to_mend or ended.mend
         return await _end(turn, ended, said=loop.said)
 
+    @property
+    def _rules(self) -> Rules:
+        settings = self._settings
+        return Rules(settings.compact_messages, settings.compact_tokens, settings.compact_keep)
+
+    async def _compact(self, turn: Turn, work: _Work, loaded: Loaded, history: History, words: str) -> Stop:
+        """`/compact`, which the model is not told. What acpd may have put before it is."""
+        from acpd.native.compacting import Compacting
+        from acpd.native.loop import content_of
+
+        if turn.blocks[:-1]:
+            history.begin(content_of(turn.blocks[:-1]))
+        compacting = Compacting(turn, loaded, history, self._rules, secrets=self._secrets, limits=LIMITS)
+        try:
+            await turn.say(await compacting.by_hand(words))
+        finally:
+            _save(turn.session, work, history)
+        return "end_turn"
+
     async def _history(self, session: Session, work: _Work) -> History:
         """Raises MemoryUnreadable, StateUnreadable: what cannot be read is not written over."""
         memory = session.state.get(STATE, Memory)
-        if work.history is None or work.kept is None or memory is None or memory.messages != work.kept.messages:
+        if work.history is None or work.kept is None or memory is None or not memory.same_as(work.kept):
             work.history = await asyncio.to_thread(History.restored, memory)
         return work.history
 
@@ -273,6 +300,13 @@ def _equipment(session: Session, settings: Settings) -> tuple[Servers, Toolbox]:
 
     servers = Servers(session, timeout=settings.mcp_timeout)
     return servers, Toolbox(kit(), servers.tools, settings.mode)
+
+
+def _compaction(turn: Turn) -> str | None:
+    """What stands behind `/compact`, if that is the prompt; else None."""
+    said = turn.blocks[-1] if turn.blocks else {}
+    command, _, words = str(said.get("text", "")).strip().partition(" ")
+    return words.strip() if said.get("type") == "text" and command == f"/{COMPACT.name}" else None
 
 
 def _save(session: Session, work: _Work, history: History) -> None:

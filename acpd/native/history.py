@@ -10,6 +10,7 @@ processes is JSON of pydantic_ai's messages with the session's cost, the state `
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,13 @@ STATE = "memory"
 VERSION = 1
 INTERRUPTED = (
     "This call was interrupted before it had a result: the user has cancelled the turn, or it failed. It may have had effects."
+)
+
+MARK = "named"
+"""In the metadata of a message, which no model is given."""
+SUMMARY = (
+    "[The beginning of this conversation is not here any more. This summary stands for it.]\n<summary>\n{}\n</summary>\n"
+    "[The conversation goes on here.]"
 )
 
 WORTH = 500
@@ -51,14 +59,23 @@ class Memory(Struct, kw_only=True):
     version: int = VERSION
     messages: msgspec.Raw = msgspec.Raw(b"[]")
     cost: float | None = None
+    summary: str = ""
+    """Of what came before the messages."""
+
+    def same_as(self, other: Memory) -> bool:
+        """Whether a model remembers the same."""
+        return self.messages == other.messages and self.summary == other.summary
 
 
 class History:
-    """The messages of one session. `cost` as in Memory."""
+    """The messages of one session. `cost`, `summary` as in Memory."""
 
     def __init__(self) -> None:
         self.messages: list[ModelMessage] = []
         self.cost: float | None = None
+        self.summary = ""
+        self.rest = 0
+        """Messages that there must be before a compaction is tried again by itself."""
         self._begun = 0
         self._before: ModelMessage | None = None
 
@@ -74,14 +91,13 @@ class History:
         if memory.version > VERSION:
             raise MemoryUnreadable("the model's memory of this session was written by a newer acpd-agent", hint="update acpd")
         try:
-            history.messages = ModelMessagesTypeAdapter.validate_json(bytes(memory.messages))
+            history.messages = paired(ModelMessagesTypeAdapter.validate_json(bytes(memory.messages)))
         except ValidationError as error:
             where = ".".join(str(step) for step in error.errors(include_input=False)[0]["loc"])
             raise MemoryUnreadable(
                 f"the model's memory of this session cannot be read (at {where})", hint="go on in a new session"
             ) from None
-        history.cost = memory.cost
-        history.close()
+        history.cost, history.summary = memory.cost, memory.summary
         return history
 
     def dump(self) -> Memory:
@@ -89,7 +105,50 @@ class History:
         from pydantic_ai.messages import ModelMessagesTypeAdapter
 
         closed = [*self.messages, *_closing(self.messages)]
-        return Memory(messages=msgspec.Raw(ModelMessagesTypeAdapter.dump_json(closed)), cost=self.cost)
+        messages = msgspec.Raw(ModelMessagesTypeAdapter.dump_json(closed))
+        return Memory(messages=messages, cost=self.cost, summary=self.summary)
+
+    def given(self) -> list[ModelMessage]:
+        """What a model is given: the summary is the beginning of the first prompt, because roles must take turns."""
+        from dataclasses import replace
+
+        from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+        if not self.summary:
+            return self.messages
+        said = SUMMARY.format(self.summary)
+        first = self.messages[0] if self.messages else None
+        if isinstance(first, ModelRequest) and first.parts and isinstance(part := first.parts[0], UserPromptPart):
+            content = [said, *([part.content] if isinstance(part.content, str) else part.content)]
+            begun = replace(first, parts=[replace(part, content=content), *first.parts[1:]])
+            return [begun, *self.messages[1:]]
+        return [ModelRequest(parts=[UserPromptPart(said)]), *self.messages]
+
+    def compact(self, at: int, summary: str) -> None:
+        """The summary takes the place of all before this message, and of the earlier summary. What a provider has counted for
+        the messages that stay was the longer conversation.
+        """
+        from dataclasses import replace
+
+        from pydantic_ai.messages import ModelResponse
+        from pydantic_ai.usage import RequestUsage
+
+        kept = self.messages[at:]
+        self.messages[:] = [replace(each, usage=RequestUsage()) if isinstance(each, ModelResponse) else each for each in kept]
+        self.summary = summary
+        if self._begun < at:
+            self._before = None
+        self._begun = max(0, self._begun - at)
+
+    def mark(self, name: str) -> None:
+        """The newest message ends with what the client knows by this name."""
+        if self.messages and name:
+            self.messages[-1].metadata = {MARK: name}
+
+    def named(self, at: int) -> str:
+        """What the client knows as the last thing before this message, "" if that is not known."""
+        marks = ((message.metadata or {}).get(MARK, "") for message in reversed(self.messages[:at]))
+        return str(next(filter(None, marks), ""))
 
     def begin(self, content: Sequence[UserContent]) -> None:
         """A prompt. One that follows an unanswered one, or results, becomes one message with it: roles must take turns."""
@@ -106,7 +165,9 @@ class History:
                 earlier = [said.content] if isinstance(said.content, str) else list(said.content)
                 content = [*earlier, *content]
                 parts.pop()
-        self.messages[self._begun :] = [ModelRequest(parts=[*parts, UserPromptPart(content=list(content))])]
+        metadata = self._before.metadata if self._before is not None else None
+        prompt = UserPromptPart(content=list(content))
+        self.messages[self._begun :] = [ModelRequest(parts=[*parts, prompt], metadata=metadata)]
         self._leave_out_files()
 
     def forget(self) -> None:
@@ -179,8 +240,11 @@ class History:
                 message: Any = self.messages[at]
                 self.messages[at] = replace(message, parts=parts)
 
-    def spend(self, amount: float) -> None:
-        self.cost = (self.cost or 0.0) + amount
+    def pay(self, response: ModelResponse) -> None:
+        """One whose price is not known costs nothing that could be told."""
+        if response.usage.input_tokens or response.usage.output_tokens:
+            with contextlib.suppress(LookupError, ValueError, AssertionError):
+                self.cost = (self.cost or 0.0) + float(response.cost().total_price)
 
 
 def _slimmed(part: Any, room: int) -> tuple[Any, int]:
@@ -205,6 +269,33 @@ def _size(part: ToolReturnPart) -> int:
     """Characters; of a file, its bytes."""
     items = part.content if isinstance(part.content, list) else [part.content]
     return sum(len(each) if isinstance(each, str) else len(getattr(each, "data", "")) for each in items)
+
+
+def paired(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """These messages with a result for each call right behind it, and no result without its call, whoever has written them."""
+    from dataclasses import replace
+
+    from pydantic_ai.messages import ModelResponse, ToolReturnPart
+
+    found: list[ModelMessage] = []
+    waiting: dict[str, ToolCallPart] = {}
+    for message in messages:
+        if isinstance(message, ModelResponse):
+            found += _closing(found)
+            waiting = {call.tool_call_id: call for call in message.tool_calls}
+            found.append(message)
+            continue
+        results = [
+            part
+            for part in message.parts
+            if isinstance(part, ToolReturnPart) and waiting.pop(part.tool_call_id, None) is not None
+        ]
+        others = [part for part in message.parts if not isinstance(part, ToolReturnPart)]
+        parts = [*results, *(_interrupted(call, INTERRUPTED) for call in waiting.values()), *others]
+        waiting = {}
+        if parts:
+            found.append(message if parts == list(message.parts) else replace(message, parts=parts))
+    return [*found, *_closing(found)]
 
 
 def _closing(messages: Sequence[ModelMessage]) -> list[ModelMessage]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import contextlib
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from acpd.errors import ConnectionBroken, RequestError
+from acpd.native.asking import patient, streamed
+from acpd.native.compacting import Compacting
+from acpd.native.cutting import Rules
 from acpd.native.history import History
-from acpd.native.models import ANSWERS
 from acpd.native.outcomes import (
     LIMITS,
     Limits,
@@ -37,7 +38,6 @@ from acpd.native.outcomes import (
 from acpd.native.sound import NO_TEXT, output_of
 
 if TYPE_CHECKING:
-    import httpx2
     from pydantic_ai.messages import ModelResponse, ModelResponseStreamEvent, ToolCallPart, ToolReturnPart, UserContent
     from pydantic_ai.models import ModelRequestParameters, StreamedResponse
     from pydantic_ai.settings import ModelSettings
@@ -46,13 +46,14 @@ if TYPE_CHECKING:
     from acpd.native.models import Loaded
     from acpd.native.toolbox import Tool, Toolbox, ToolOutput
 
+RULES = Rules()
 THOUGHT_LEVELS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 
 class Loop:
     """A turn. `instructions` makes the system prompt of each request. `thought`: one of THOUGHT_LEVELS, "off", or "default" for
-    the model's own way. `secrets` are taken out of everything that is shown. `saving` is called where the history is complete,
-    and may be cancelled.
+    the model's own way. `secrets` are taken out of everything that is shown. `rules`: of compaction. `saving` is called where
+    the history is complete, and may be cancelled.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Loop:
         thought: str = "default",
         secrets: Sequence[str] = (),
         limits: Limits = LIMITS,
+        rules: Rules = RULES,
         saving: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._turn = turn
@@ -77,6 +79,7 @@ class Loop:
         self._secrets = secrets
         self._limits = limits
         self._saving = saving
+        self._compacting = Compacting(turn, loaded, history, rules, secrets=secrets, limits=limits)
         self._heard = False
         self._worked = False
         """Whether a request of this turn was answered."""
@@ -104,6 +107,8 @@ class Loop:
     async def _until_done(self) -> Outcome:
         chosen = self._loaded.chosen
         for _ in range(self._limits.requests):
+            if await self._compacting.if_due():
+                await self._saved()
             response = await self._request()
             self._worked = True
             if response.finish_reason == "content_filter":
@@ -128,14 +133,16 @@ class Loop:
     async def _request(self) -> ModelResponse:
         """A whole response, in the history. Tried again only while nothing of it was heard."""
         self._heard = False
-        attempt = 0
+        attempt, shortened = 0, False
         while True:
             attempt += 1
             try:
                 return await self._stream()
             except Exception as error:
-                if not self._heard and is_too_long(error) and self._shrunk():
-                    continue
+                if not self._heard and is_too_long(error):
+                    compacted, shortened = not shortened and await self._compacting.overflown(), True
+                    if compacted or self._shrunk():
+                        continue
                 wait = None if self._heard else wait_before(error, attempt, self._limits)
                 if wait is None:
                     raise
@@ -153,21 +160,11 @@ class Loop:
         return gone > 0
 
     async def _stream(self) -> ModelResponse:
-        from pydantic_ai.direct import model_request_stream
-
         parameters = await self._parameters()
         stream: StreamedResponse | None = None
         whole = False
-        answers: list[httpx2.Response] = []
-        ANSWERS.set(answers)
         try:
-            async with model_request_stream(
-                self._loaded.model,
-                self._history.messages,
-                model_settings=self._settings(),
-                model_request_parameters=parameters,
-                instrument=False,
-            ) as stream:
+            async with streamed(self._loaded, self._history.given(), self._settings(), parameters) as stream:
                 async for event in stream:
                     self._heard = True
                     await self._show(event)
@@ -180,16 +177,21 @@ class Loop:
                 self._spend(stream.get())
                 if not whole:
                     self._history.partial(stream.get())
-            for answer in answers:
-                await answer.aclose()
+                    self._mark()
         return self._keep(response)
 
     def _keep(self, response: ModelResponse) -> ModelResponse:
         """Into the history: all of a response that ended well, the text of one that was stopped at a limit."""
         if response.finish_reason in {"length", "content_filter"}:
             self._history.partial(response)
-            return response
-        return self._history.answered(response)
+        else:
+            response = self._history.answered(response)
+        self._mark()
+        return response
+
+    def _mark(self) -> None:
+        """What is now the end of the history is where the client's conversation is."""
+        self._history.mark(self._turn.session.channel.newest)
 
     async def _show(self, event: ModelResponseStreamEvent) -> None:
         from pydantic_ai import messages
@@ -214,12 +216,8 @@ class Loop:
         await self._turn.say(text)
 
     def _settings(self) -> ModelSettings:
-        settings: ModelSettings = {
-            "max_retries": 0,  # retries are told and bounded here
-            "timeout": self._limits.silence,
-            "first_event_timeout": self._limits.first,
-            "cache": True,
-        }
+        settings = patient(self._limits)
+        settings["cache"] = True
         if self._thought == "off":
             settings["thinking"] = False
         elif self._thought in THOUGHT_LEVELS:
@@ -245,13 +243,10 @@ class Loop:
         return self._toolbox.offered(self._toolbox.mode_of(self._turn.session))
 
     def _spend(self, response: ModelResponse) -> None:
-        """Tell what the session has used. A model whose price is not known costs nothing that could be told."""
+        """Tell what the session has used."""
+        self._history.pay(response)
         usage = response.usage
-        if not usage.input_tokens and not usage.output_tokens:
-            return
-        with contextlib.suppress(LookupError, ValueError, AssertionError):
-            self._history.spend(float(response.cost().total_price))
-        if not self._loaded.window:
+        if not self._loaded.window or not (usage.input_tokens or usage.output_tokens):
             return  # usage_update needs the size of the context, and a made-up one would be shown as the truth
         cost = None if self._history.cost is None else (self._history.cost, "USD")
         self._turn.session.used(usage.input_tokens + usage.output_tokens, self._loaded.window, cost)
@@ -272,6 +267,7 @@ class Loop:
                     await self._side_by_side(group, results)
         finally:
             self._history.results(calls, results)
+            self._mark()
 
     async def _side_by_side(self, calls: Sequence[ToolCallPart], results: dict[str, ToolReturnPart]) -> None:
         try:
