@@ -31,8 +31,7 @@ UNKNOWN = 32_000
 """Tokens of a window that nobody knows."""
 LEAST = 2_000
 """Tokens of a part below which nothing is tried any more."""
-LONGEST = 16_000
-CALL, RESULT = 1_000, 2_000
+LONGEST, CALL, RESULT = 64_000, 1_000, 2_000
 """Bytes that are given of a text, of the arguments of a call, of its result."""
 
 
@@ -42,12 +41,12 @@ def room_of(window: int) -> int:
 
 
 def parts(messages: Sequence[ModelMessage], room: int) -> list[str]:
-    """The conversation as text in parts of `room` tokens, one at least. Long texts and results are shortened."""
+    """The conversation as text in parts of `room` tokens, one at least. What is longer than LONGEST and so on is shortened."""
     most = room * BYTES_PER_TOKEN
     found: list[str] = []
     texts: list[str] = []
     left = most
-    for text in _told(messages, min(LONGEST, most // 4)):
+    for text in _told(messages, most // 4):
         if texts and length(text) + 2 > left:
             found.append("\n\n".join(texts))
             texts, left = [], most
@@ -65,21 +64,28 @@ def question(earlier: str, part: str, words: str, room: int) -> str:
     return "\n\n".join([*said, "Write the summary now."])
 
 
-def _told(messages: Sequence[ModelMessage], longest: int) -> Iterator[str]:
+def _told(messages: Sequence[ModelMessage], most: int) -> Iterator[str]:
+    """Pieces of `most` bytes, and a word before each."""
     from pydantic_ai import messages as kinds
 
     for message in messages:
         for part in message.parts:
             if isinstance(part, kinds.UserPromptPart):
-                yield f"User: {clipped(_text(part.content), longest)}"
+                yield from _pieces("User", clipped(_text(part.content), LONGEST), most)
             elif isinstance(part, kinds.TextPart):
-                yield f"Agent: {clipped(part.content, longest)}"
+                yield from _pieces("Agent", clipped(part.content, LONGEST), most)
             elif isinstance(part, kinds.ToolCallPart):
-                yield f"Call: {part.tool_name} {clipped(str(part.args or ''), min(CALL, longest))}"
+                yield f"Call: {part.tool_name} {clipped(str(part.args or ''), CALL)}"
             elif isinstance(part, kinds.ToolReturnPart):
-                yield f"Result of {part.tool_name}: {clipped(_text(part.content), min(RESULT, longest))}"
+                yield from _pieces(f"Result of {part.tool_name}", clipped(_text(part.content), RESULT), most)
             elif isinstance(part, kinds.FilePart):
                 yield "Agent: [a file]"
+
+
+def _pieces(speaker: str, text: str, most: int) -> Iterator[str]:
+    step = most if text.isascii() else most // 4
+    for at in range(0, max(len(text), 1), step):
+        yield f"{speaker}{' (goes on)' if at else ''}: {text[at : at + step]}"
 
 
 def _text(content: Any) -> str:

@@ -134,8 +134,8 @@ async def test_against_the_window_of_the_model(chat: Chat) -> None:
     """A model with a small window is given less than is configured, and the use of the window is told after it."""
     chat.rules = Rules(messages=0)
     chat.model = chat.model._replace(window=4_000)
-    await chat.says("a" * 8_000)
-    await chat.says("b" * 4_000, counted(answer("chat", "ok"), 3_000))
+    await chat.says("a" * 4_000)
+    await chat.says("b" * 2_000, counted(answer("chat", "ok"), 3_000))
     await chat.says("c", answer("chat", "SUMMARY"), answer("chat", "ok"))
     used = [value for kind, value in chat.told[-1].heard if kind == "used"]
     assert 4_000 == used[0][1]
@@ -143,13 +143,13 @@ async def test_against_the_window_of_the_model(chat: Chat) -> None:
 
 
 async def test_a_huge_message_does_not_overflow_the_summary(chat: Chat) -> None:
-    """What is summarised is given in parts that fit, each with the summary so far; one message is shortened to fit."""
+    """What is summarised is given in parts that fit, each with the summary so far; one message too."""
     chat.rules = Rules(0, 0)
     for number in range(8):
         await chat.says(f"prompt {number} " + "q" * 12_000)
     chat.model = chat.model._replace(window=4_000)
     chat.server.bodies.clear()
-    told = await chat.by_hand("", *[answer("chat", f"SUM{number}") for number in range(2)])
+    told = await chat.by_hand("", *[answer("chat", f"SUM{number}") for number in range(8)])
     assert told.startswith("What came before")
     bodies = chat.server.bodies
     assert all(len(json.dumps(body)) < 4_000 * 4 for body in bodies)

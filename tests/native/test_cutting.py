@@ -217,6 +217,18 @@ def test_a_prompt_is_forgotten_after_a_compaction_too() -> None:
     assert [] == history.messages
 
 
+def test_a_long_text_is_told_in_pieces() -> None:
+    """What a user has said is told whole where it does not fit into one part, up to a bound; of a result the ends are."""
+    text = "".join(f"{number:05}\u6f22" for number in range(4_000))
+    parts = summarising.parts([asked(text), answered("", ["a"]), results(["a"], text)], 2_000)
+    assert all(cutting.length(part) <= 8_000 for part in parts)
+    assert text == "".join(
+        piece.partition(": ")[2] for part in parts for piece in part.split("\n\n") if piece.startswith("User")
+    )
+    assert "characters left out" in parts[-1]
+    assert 3_000 > sum(cutting.length(piece) for piece in parts[-1].split("\n\n") if piece.startswith("Result"))
+
+
 @given(st.lists(st.integers(0, 30_000), min_size=1, max_size=12), st.sampled_from([2_000, 8_000]))
 def test_a_part_fits_into_its_room(sizes: list[int], room: int) -> None:
     """Whatever the messages are: no part is longer than its room, and all of them say something of each message."""
