@@ -144,9 +144,10 @@ class Compacting:
                 if not is_too_long(error) or room // 4 < summarising.LEAST:
                     raise
                 room //= 4
-        before = cutting.length(self._history.summary) + sum(map(cutting.size, messages))
-        if cutting.length(summary) >= before:
+        if cutting.length(summary) >= cutting.length(self._history.summary) + sum(map(cutting.size, messages)):
             raise Useless("The summary is not shorter than what it would replace.")
+        if cutting.length(summary) > summarising.longest(room):
+            raise Useless("The summary is so long that the next one could not be made from it.")
         return summary
 
     async def _of_parts(self, messages: Sequence[ModelMessage], words: str, room: int) -> str:

@@ -55,9 +55,14 @@ def parts(messages: Sequence[ModelMessage], room: int) -> list[str]:
     return [*found, "\n\n".join(texts)]
 
 
+def longest(room: int) -> int:
+    """Bytes of an earlier summary that there is room for beside a part."""
+    return room * BYTES_PER_TOKEN // 2
+
+
 def question(earlier: str, part: str, words: str, room: int) -> str:
     """`earlier`: the summary of all that came before this part; `words`: what the user says that matters."""
-    said = [f"<earlier-summary>\n{clipped(earlier, room * BYTES_PER_TOKEN // 2)}\n</earlier-summary>"] if earlier else []
+    said = [f"<earlier-summary>\n{clipped(earlier, longest(room))}\n</earlier-summary>"] if earlier else []
     said.append(f"<conversation>\n{part}\n</conversation>")
     if words:
         said.append(f"The user asks that the summary pays attention to this: {clipped(words, CALL)}")

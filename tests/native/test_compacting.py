@@ -204,6 +204,29 @@ async def test_a_failed_summary_changes_nothing(chat: Chat, canned: bytes, why: 
     assert ["in_progress", "completed"] == chat.shown()
 
 
+async def test_a_summary_may_not_fill_the_window(chat: Chat) -> None:
+    """One that is shorter than what it replaces, and yet so long that the next could not be made from it, changes nothing."""
+    chat.rules = Rules(0, 0)
+    for _ in range(4):
+        await chat.says("q" * 40_000)
+    assert "Nothing was changed" in await chat.by_hand("", *[answer("chat", "s" * 33_000)] * 2)
+    assert "" == chat.history.summary
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("dialect", ["responses", "anthropic", "gemini"])
+async def test_every_dialect(server: ModelServer, dialect: str) -> None:
+    """A summary is taken from every provider, and what is given then is taken by every provider, mid-turn too."""
+    chat = Chat(server, await loaded(dialect, server.url))
+    rounds = [answer(dialect, "", [(f"{name}{number}", "read", {"path": name}) for name in "ab"]) for number in range(4)]
+    await chat.says("work " + "q" * 200, *rounds, answer(dialect, "SUMMARY"), answer(dialect, "done"))
+    assert ["in_progress", "completed"] == chat.shown()
+    await chat.says("q" * 100, answer(dialect, "ok"))
+    await chat.says("on", answer(dialect, "SECOND"), answer(dialect, "done"))
+    assert "SUMMARY" in json.dumps(server.bodies[-2])
+    assert "SECOND" in json.dumps(server.bodies[-1])
+
+
 async def test_a_client_without_compaction_gets_a_notice(chat: Chat) -> None:
     """No update that it does not know; a failure is a notice, once, and success is silent."""
     plain = Client()
