@@ -51,7 +51,7 @@ def conversations(draw: st.DrawFn) -> list[ModelMessage]:
         size = draw(st.sampled_from([1, 10, 4_000]))
         if turn or not middle:
             if messages and isinstance(messages[-1], ModelRequest):
-                last = messages.pop()
+                last: Any = messages.pop()
                 messages.append(ModelRequest(parts=[*last.parts, UserPromptPart("q" * size)]))
             else:
                 messages.append(asked("q" * size))
