@@ -6,9 +6,7 @@ Never a silent fresh start (docs/architecture.md, "Restoring an agent's own cont
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
-from collections.abc import AsyncIterator
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -22,7 +20,6 @@ from acpd.errors import AgentError, RequestError, StoreError
 from acpd.session import LiveSession
 from acpd.wire import frames, splice
 from acpd.wire.envelope import encode
-from acpd.wire.lines import Stored
 
 RESTORES = 2
 """Tries in a row to resume or load in which the agent dies or says nothing; then it is primed, or it was of no use any more."""
@@ -159,21 +156,9 @@ class Restorer:
 
     async def _prime(self, session: LiveSession, link: AgentLink) -> None:
         """A new inner session is told the conversation with its first prompt, and the user is told so then."""
-        from acpd.storage.context import Context
-        from acpd.storage.cuts import Cuts
-        from acpd.storage.primer import Primer
+        from acpd.agents.priming import primed
 
-        cuts, primer = Cuts(), Primer(session.settings.primer_tokens)
-        async for past in _past(session):
-            cuts.feed(past)
-        cuts.finish()
-        context = Context(cut=cuts.newest)
-        async for past in _past(session):
-            for told in context.feed(past).splitlines():
-                primer.add(told)
-        for told in context.finish().splitlines():
-            primer.add(told)
-        session.primer, missing = primer.told()
+        session.primer, missing = await primed(session)
         if session.primer:
             session.primer_notice = _primed(session, link, missing)
 
@@ -208,17 +193,6 @@ class Restorer:
         except RequestError:
             start, end = splice.members(result)["configOptions"]
             _say(session, link, b'{"sessionUpdate":"config_option_update","configOptions":%b}' % result[start:end])
-
-
-async def _past(session: LiveSession) -> AsyncIterator[list[Stored]]:
-    """The path without acpd's own notices, up to the prompt that runs, which comes as itself."""
-    from acpd.storage.context import is_notice
-
-    running = session.current.entry if session.current is not None else ""
-    async for window in session.store.journals.path(session.key, straight=session.fold.straight):
-        yield [line for line in itertools.takewhile(lambda line: line.id != running, window) if not is_notice(line)]
-        if running and any(line.id == running for line in window):
-            return
 
 
 def _primed(session: LiveSession, link: AgentLink, missing: int) -> str:
