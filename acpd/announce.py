@@ -9,7 +9,7 @@ import acpd
 from acpd import attaching
 from acpd.agents.capabilities import Initialized
 from acpd.attachment import ClientCapabilities
-from acpd.wire import messages, splice
+from acpd.wire import messages, splice, updates
 from acpd.wire.envelope import encode
 
 _OURS = ("list", "resume", "close", "delete", "fork")
@@ -34,13 +34,16 @@ def starts_agents(said: messages.Initialize) -> bool:
 
 
 def for_agent(said: messages.Initialize) -> bytes:
-    """The params of initialize for an agent: the client's own, version 1, without what acpd cannot pass on yet (subagents).
+    """The params of initialize for an agent: the client's own, version 1, without what acpd cannot pass on yet (subagents), and
+    with compactions: acpd records them, whatever the client knows, and sends them to those that know them.
 
     In its `_meta` are acpd's own words: it keeps values (`_acpd/state`), and may be asked about earlier sessions.
     """
     capabilities = b"{}" if said.clientCapabilities is UNSET else bytes(said.clientCapabilities)
     if "subagents" in splice.members(capabilities):
         capabilities = splice.replace(capabilities, "subagents", b"null")
+    if "compaction_update" not in updates.allowed_kinds(capabilities):
+        capabilities = _with_compaction(capabilities)
     capabilities = _with_ours(capabilities)
     info = b"" if said.clientInfo is UNSET else b',"clientInfo":%b' % bytes(said.clientInfo)
     return b'{"protocolVersion":1,"clientCapabilities":%b%b}' % (capabilities, info)
@@ -52,6 +55,13 @@ def _with_ours(capabilities: bytes) -> bytes:
     meta = meta if meta.startswith(b"{") else b"{}"
     meta = splice.replace(meta, STATE, b"{}")
     return splice.replace(capabilities, "_meta", splice.replace(meta, "acpd.dev/tools", TOOLS))
+
+
+def _with_compaction(capabilities: bytes) -> bytes:
+    found = splice.members(capabilities).get("session")
+    session = b"{}" if found is None else capabilities[slice(*found)]
+    session = splice.replace(session if session.startswith(b"{") else b"{}", "compaction", b"{}")
+    return splice.replace(capabilities, "session", session)
 
 
 def initialize_answer(agent: Initialized | None, name: str, client: ClientCapabilities) -> bytes:

@@ -275,10 +275,13 @@ class Audience:
             if kind in attachment.client.kinds and not attachment.client.paused:
                 attachment.client.send(attachment.unplaced(frame))
 
-    def notice(self, severity: str, title: str, description: str) -> None:
-        """Something passing for the user: a `notice` where the client knows them, else a message. Not stored."""
+    def notice(self, severity: str, title: str, description: str, but: str = "") -> None:
+        """Something passing for the user: a `notice` where the client knows them, else a message. Not stored. `but`: not for
+        clients that know this kind of update.
+        """
         for attachment in self.attachments:
-            self.tell(attachment, severity, title, description)
+            if but not in attachment.client.kinds:
+                self.tell(attachment, severity, title, description)
 
     def tell(self, attachment: Attachment, severity: str, title: str, description: str) -> None:
         """A notice for one client."""

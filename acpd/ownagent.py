@@ -14,7 +14,8 @@ SECTION = f"agents.{NATIVE}"
 
 
 class Native(Struct, frozen=True, kw_only=True):
-    """`model` is PROVIDER:NAME, "" what is found. `max_requests`: to the model, in one turn. A key itself never stands here."""
+    """`model` is PROVIDER:NAME, "" what is found. `max_requests`: to the model, in one turn. `compact_*`: when a conversation
+    is summarised, and how many messages stay as they are (acpd.native.cutting.Rules). A key itself never stands here."""
 
     model: Annotated[str, Meta(pattern=r"\A(?:[a-z0-9-]+:\S+)?\Z")] = ""
     base_url: Annotated[str, Meta(pattern=r"\A(?:https?://[^\s@?#]+)?\Z")] = ""
@@ -24,6 +25,9 @@ class Native(Struct, frozen=True, kw_only=True):
     max_requests: Annotated[int, Meta(ge=1, le=10_000)] = 100
     mcp_timeout: Seconds = 10.0
     memory: bool = True
+    compact_messages: Annotated[int, Meta(ge=0, le=1_000_000)] = 50
+    compact_tokens: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 80_000
+    compact_keep: Annotated[int, Meta(ge=1, le=1_000_000)] = 20
 
 
 WANTED = {
@@ -35,6 +39,9 @@ WANTED = {
     "max_requests": "a whole number from 1 to 10000",
     "mcp_timeout": "seconds, more than 0 and at most 86400",
     "memory": "true or false",
+    "compact_messages": "a whole number from 0 to 1000000",
+    "compact_tokens": "a whole number from 0 to 1000000000",
+    "compact_keep": "a whole number from 1 to 1000000",
 }
 PROVIDERS = (
     "openai",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgspec
 from msgspec import UNSET, Struct
 
 from acpd.attachment import Staged
@@ -24,6 +25,14 @@ _NOBODY = ("", "")
 
 Source = tuple[str, int]
 """The link, and the position in its output after the frame."""
+
+
+class _Compaction(Struct, gc=False):
+    status: str | None = None
+    error: str | None = None
+
+
+_decode_compaction = msgspec.json.Decoder(_Compaction).decode
 
 
 class Shape(Struct, gc=False):
@@ -233,6 +242,8 @@ class Recorder:
         written = self.scribe.entry(stored, body, self.tip, identifier=identifier, what=look.kind)
         self.tip = identifier
         self._stage(params, members, look, written, message_id, mark)
+        if look.kind == "compaction_update" and look.sendable is not None:
+            self._tell_of(look.sendable)
         going_on = look.plain and cut and text is None and self._last == (look.kind, message_id or look.message_id)
         self.shape = None
         if going_on and source is not None:
@@ -287,6 +298,12 @@ class Recorder:
             self._audience.stage(Staged(written.seq, look.kind, frame))
         else:
             self._audience.skip()
+
+    def _tell_of(self, compaction: bytes) -> None:
+        """One that failed is told to the clients too that know none."""
+        said = _decode_compaction(compaction)
+        if said.status == "failed":
+            self._audience.notice("warning", "The conversation could not be summarised", said.error or "", "compaction_update")
 
     def _pass(self, params: bytes, members: frames.Params, look: updates.Look) -> None:
         """What is never stored: notices."""

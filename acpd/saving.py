@@ -144,27 +144,45 @@ class Saver:
             self._saved[name] = line.id
 
     async def _context(self) -> None:
-        """Append the turns that ended since the last time; all anew at first, and always once the log has branched."""
+        """Append the turns that ended since the last time; all anew at first, once the agent has compacted, and always once the
+        log has branched.
+        """
+        if self._context_seq == 0 or self._session.fold.branched or not await self._append():
+            await self._rewrite()
+
+    async def _append(self) -> bool:
+        """Whether that was enough."""
         from acpd.storage.context import Context  # after the first turn, not at the start
 
-        session = self._session
-        journals = session.store.journals
-        until = session.scribe.flushed
-        before = self._context_seq
-        fresh = before == 0 or session.fold.branched
-        context = Context(None if fresh else self._context_parent)
-        windows = (
-            journals.path(session.key, until=until, straight=session.fold.straight)
-            if fresh
-            else journals.read(session.key, after=before, until=until)
-        )
-        async for window in windows:
+        session, before = self._session, self._context_seq
+        context = Context(self._context_parent)
+        async for window in session.store.journals.read(session.key, after=before, until=session.scribe.flushed):
+            lines = context.feed(window)
+            if context.compacted:
+                return False
+            if lines:
+                await self._write(lines)
+        self._context_seq, self._context_parent = context.seq or before, context.parent
+        return True
+
+    async def _rewrite(self) -> None:
+        from acpd.storage.context import Context
+        from acpd.storage.cuts import Cuts
+
+        session, cuts, fresh = self._session, Cuts(), True
+        path = partial(session.store.journals.path, session.key, until=session.scribe.flushed, straight=session.fold.straight)
+        async for window in path():
+            cuts.feed(window)
+        context = Context(cut=cuts.newest)
+        async for window in path():
             if (lines := context.feed(window)) or fresh:
-                self._context_seq = 0  # until all of it is written: what fails half-way is written anew
-                await session.scribe.journal.write_context(lines, fresh=fresh)
+                await self._write(lines, fresh=fresh)
                 fresh = False
-        self._context_seq = context.seq or before
-        self._context_parent = context.parent
+        self._context_seq, self._context_parent = context.seq, context.parent
+
+    async def _write(self, lines: bytes, *, fresh: bool = False) -> None:
+        self._context_seq = 0  # until all of it is written: what fails half-way is written anew
+        await self._session.scribe.journal.write_context(lines, fresh=fresh)
 
 
 def _value(line: Stored) -> bytes:

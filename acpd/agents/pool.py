@@ -34,7 +34,9 @@ class Host:
         self.env = env
         self.cwd = cwd
         """The client's current folder, where that is not ours."""
-        self.initialize = b'{"protocolVersion":1,"clientCapabilities":{"_meta":{"acpd.dev/state":{}}}}'
+        self.initialize = (
+            b'{"protocolVersion":1,"clientCapabilities":{"session":{"compaction":{}},"_meta":{"acpd.dev/state":{}}}}'
+        )
         self.agent_name = choice.name
         """The agentId of what this client makes; "" until its agent has said it."""
         self.warm: AgentLink | None = None

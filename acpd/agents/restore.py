@@ -6,7 +6,6 @@ Never a silent fresh start (docs/architecture.md, "Restoring an agent's own cont
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 from collections.abc import Collection
 
@@ -170,20 +169,9 @@ class Restorer:
 
     async def _prime(self, session: LiveSession, link: AgentLink) -> None:
         """A new inner session is told the conversation with its first prompt, and the user is told so then."""
-        from acpd.storage.context import Context, is_notice
-        from acpd.storage.primer import Primer
+        from acpd.agents.priming import primed
 
-        context, primer = Context(), Primer(session.settings.primer_tokens)
-        running = session.current.entry if session.current is not None else ""
-        async for window in session.store.journals.path(session.key, straight=session.fold.straight):
-            past = [line for line in itertools.takewhile(lambda line: line.id != running, window) if not is_notice(line)]
-            for told in context.feed(past).splitlines():
-                primer.add(told)
-            if running and any(line.id == running for line in window):  # it comes as itself
-                break
-        for told in context.finish().splitlines():
-            primer.add(told)
-        session.primer, missing = primer.told()
+        session.primer, missing = await primed(session)
         if session.primer:
             session.primer_notice = _primed(session, link, missing)
 

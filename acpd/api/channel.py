@@ -148,6 +148,8 @@ class Channel:
         self._held: list[bytes] | None = None
         """What is said while a replay runs: it comes behind it."""
         self._shown = asyncio.Event()
+        self.newest = ""
+        """The name of the newest message or tool call."""
         self._made = 0
         self._speaking = ""
         self._message = ""
@@ -164,6 +166,8 @@ class Channel:
         kind = str(update.get("sessionUpdate", ""))
         if kind in _BREAKS:
             self.next_message()
+        if kind == "tool_call":
+            self.newest = str(update["toolCallId"])
         text = encode(update)
         if keep and kind not in _PASSING:
             self.keep(text)
@@ -174,6 +178,7 @@ class Channel:
         if self._speaking != kind:
             self._speaking = kind
             self._message = self.name("message")
+            self.newest = self._message if kind == "agent_message_chunk" else self.newest
         if not self.keeper.keeps and block.get("type") == "text" and len(block) == 2:
             self.history.chunk(kind, self._message, str(block["text"]))
             self.raw(encode({"sessionUpdate": kind, "messageId": self._message, "content": block}))

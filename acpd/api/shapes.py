@@ -81,6 +81,8 @@ class Client(Struct, frozen=True):
     terminal: bool = False
     form: bool = False
     notices: bool = False
+    compaction: bool = False
+    """It may be sent `compaction_update`. acpd always says so."""
     login: bool = False
     """It can run an agent's terminal login."""
     meta: Mapping[str, Any] = {}
@@ -163,6 +165,7 @@ class _Files(Struct, frozen=True, gc=False):
 
 class _Session(Struct, gc=False):
     notices: Raw | UnsetType = UNSET
+    compaction: Raw | UnsetType = UNSET
 
 
 class _Elicitation(Struct, gc=False):
@@ -195,6 +198,7 @@ def client(raw: Raw | UnsetType) -> Client:
         terminal=said.terminal,
         form=_can((said.elicitation or _Elicitation()).form),
         notices=_can(session.notices),
+        compaction=_can(session.compaction),
         login=said.auth.terminal,
         meta=msgspec.json.decode(said.meta) if bytes(said.meta).startswith(b"{") else {},
     )

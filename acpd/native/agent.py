@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from acpd.api.agent import Agent
 from acpd.api.session import Session
-from acpd.api.shapes import Choice, Option, Stop
+from acpd.api.shapes import Choice, Command, Option, Stop
 from acpd.errors import INVALID_PARAMS, AcpdError, Refused, StateTooBig, StateUnreadable
+from acpd.native.cutting import Rules
 from acpd.native.history import SAYING, STATE, USAGE, History, Memory, Saying, Usage
 from acpd.native.models import Chosen, ModelUnusable, keys_in
 from acpd.native.offers import NO_MODEL, Offers
-from acpd.native.outcomes import Limits, Outcome
+from acpd.native.outcomes import LIMITS, Limits, Outcome
 from acpd.native.settings import stamp
 from acpd.native.words import OFFLINE, SETUP_METHOD
 from acpd.tasks import Tasks
@@ -53,6 +54,7 @@ TOO_BIG = (
     "It goes on as it is, but after a restart the model will remember only what it had until now. "
     "Begin a new session before that matters."
 )
+COMPACT = Command("compact", "Summarise the conversation so far, to make room", hint="what matters in it")
 
 WARM_AFTER = 0.3
 """Seconds between the answer of initialize and imports: a client that is quick has its session by then."""
@@ -83,6 +85,7 @@ class NativeAgent(Agent):
     title = "acpd-agent"
     version = __version__
     mcp = True
+    commands = (COMPACT,)
     auth_methods = (SETUP_METHOD,)
 
     def __init__(self, settings: Settings, environ: Mapping[str, str], again: Callable[[], Settings] | None = None) -> None:
@@ -248,6 +251,9 @@ class NativeAgent(Agent):
                 raise
             self._to_mend = True
             return await _end(turn, Outcome(str(error), code=getattr(error, "code", -32603)), said=False)
+        words = _compaction(turn)
+        if words is not None:
+            return await self._compact(turn, work, loaded, history, words)
         return await self._talk(turn, work, loaded, history)
 
     async def _talk(self, turn: Turn, work: _Work, loaded: Loaded, history: History) -> Stop | None:
@@ -277,6 +283,7 @@ class NativeAgent(Agent):
             thought=turn.session.choices.get("thought_level", self._settings.thinking),
             secrets=self._secrets,
             limits=Limits(requests=self._settings.max_requests),
+            rules=self._rules,
             saving=saving,
             saying=lambda text: _put_saying(turn.session, Saying(after=len(history.messages), text=text)),
         )
@@ -288,10 +295,29 @@ class NativeAgent(Agent):
         self._to_mend = self._to_mend or ended.mend
         return await _end(turn, ended, said=loop.said)
 
+    @property
+    def _rules(self) -> Rules:
+        settings = self._settings
+        return Rules(settings.compact_messages, settings.compact_tokens, settings.compact_keep)
+
+    async def _compact(self, turn: Turn, work: _Work, loaded: Loaded, history: History, words: str) -> Stop:
+        """`/compact`, which the model is not told. What acpd may have put before it is."""
+        from acpd.native.compacting import Compacting
+        from acpd.native.loop import content_of
+
+        if turn.blocks[:-1]:
+            history.begin(content_of(turn.blocks[:-1]))
+        compacting = Compacting(turn, loaded, history, self._rules, secrets=self._secrets, limits=LIMITS)
+        try:
+            await turn.say(await compacting.by_hand(words))
+        finally:
+            _save(turn.session, work, history)
+        return "end_turn"
+
     async def _history(self, session: Session, work: _Work) -> History:
         """Raises MemoryUnreadable, StateUnreadable: what cannot be read is not written over."""
         memory = session.state.get(STATE, Memory)
-        if work.history is None or _messages(memory) != _messages(work.kept):
+        if work.history is None or _remembered(memory) != _remembered(work.kept):
             work.history = await asyncio.to_thread(History.restored, memory, session.state.get(USAGE, Usage))
             said = _saying(session)
             if said is not None and said.after == len(work.history.messages):  # its process was killed
@@ -329,8 +355,16 @@ def _remembers(session: Session, settings: Settings) -> bool:
     return settings.memory and "memory" in session.client.tools
 
 
-def _messages(memory: Memory | None) -> bytes:
-    return b"" if memory is None else bytes(memory.messages)
+def _remembered(memory: Memory | None) -> tuple[bytes, str]:
+    """To be compared: whether a model remembers the same."""
+    return (b"", "") if memory is None else (bytes(memory.messages), memory.summary)
+
+
+def _compaction(turn: Turn) -> str | None:
+    """What stands behind `/compact`, if that is the prompt; else None."""
+    said = turn.blocks[-1] if turn.blocks else {}
+    command, _, words = str(said.get("text", "")).strip().partition(" ")
+    return words.strip() if said.get("type") == "text" and command == f"/{COMPACT.name}" else None
 
 
 def _save(session: Session, work: _Work, history: History) -> None:

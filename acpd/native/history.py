@@ -10,7 +10,8 @@ processes is JSON of pydantic_ai's messages, the state `memory`; beside it what 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +22,7 @@ from acpd.native.sound import ids_in, mended, response_of, text_of, with_objects
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart, ToolReturnPart, UserContent
+    from pydantic_ai.usage import RequestUsage
 
 STATE = "memory"
 USAGE = "usage"
@@ -28,6 +30,13 @@ SAYING = "saying"
 VERSION = 1
 INTERRUPTED = (
     "This call was interrupted before it had a result: the user has cancelled the turn, or it failed. It may have had effects."
+)
+
+MARK = "named"
+"""In the metadata of a message, which no model is given."""
+SUMMARY = (
+    "[The beginning of this conversation is not here any more. This summary stands for it.]\n<summary>\n{}\n</summary>\n"
+    "[The conversation goes on here.]"
 )
 
 WORTH = 500
@@ -54,6 +63,8 @@ class Memory(Struct, kw_only=True):
 
     version: int = VERSION
     messages: msgspec.Raw = msgspec.Raw(b"[]")
+    summary: str = ""
+    """Of what came before the messages."""
 
 
 class Usage(Struct, kw_only=True):
@@ -77,11 +88,14 @@ class Saying(Struct, kw_only=True):
 
 
 class History:
-    """The messages of one session, and what they have cost."""
+    """The messages of one session, and what they have cost. `summary` as in Memory."""
 
     def __init__(self) -> None:
         self.messages: list[ModelMessage] = []
         self.usage = Usage()
+        self.summary = ""
+        self.rest = 0
+        """Messages that there must be before a compaction is tried again by itself."""
         self._begun = 0
         self._before: ModelMessage | None = None
 
@@ -98,13 +112,13 @@ class History:
         if memory.version > VERSION:
             raise MemoryUnreadable("the model's memory of this session was written by a newer acpd-agent", hint="update acpd")
         try:
-            history.messages = ModelMessagesTypeAdapter.validate_json(bytes(memory.messages))
+            history.messages = paired(ModelMessagesTypeAdapter.validate_json(bytes(memory.messages)))
         except ValidationError as error:
             where = ".".join(str(step) for step in error.errors(include_input=False)[0]["loc"])
             raise MemoryUnreadable(
                 f"the model's memory of this session cannot be read (at {where})", hint="go on in a new session"
             ) from None
-        history.close()
+        history.summary = memory.summary
         return history
 
     def dump(self) -> Memory:
@@ -112,7 +126,50 @@ class History:
         from pydantic_ai.messages import ModelMessagesTypeAdapter
 
         closed = [*self.messages, *_closing(self.messages)]
-        return Memory(messages=msgspec.Raw(ModelMessagesTypeAdapter.dump_json(closed)))
+        messages = msgspec.Raw(ModelMessagesTypeAdapter.dump_json(closed))
+        return Memory(messages=messages, summary=self.summary)
+
+    def given(self) -> list[ModelMessage]:
+        """What a model is given: the summary is the beginning of the first prompt, because roles must take turns."""
+        from dataclasses import replace
+
+        from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+        if not self.summary:
+            return self.messages
+        said = SUMMARY.format(self.summary)
+        first = self.messages[0] if self.messages else None
+        if isinstance(first, ModelRequest) and first.parts and isinstance(part := first.parts[0], UserPromptPart):
+            content = [said, *([part.content] if isinstance(part.content, str) else part.content)]
+            begun = replace(first, parts=[replace(part, content=content), *first.parts[1:]])
+            return [begun, *self.messages[1:]]
+        return [ModelRequest(parts=[UserPromptPart(said)]), *self.messages]
+
+    def compact(self, at: int, summary: str) -> None:
+        """The summary takes the place of all before this message, and of the earlier summary. What a provider has counted for
+        the messages that stay was the longer conversation.
+        """
+        from dataclasses import replace
+
+        from pydantic_ai.messages import ModelResponse
+        from pydantic_ai.usage import RequestUsage
+
+        kept = self.messages[at:]
+        self.messages[:] = [replace(each, usage=RequestUsage()) if isinstance(each, ModelResponse) else each for each in kept]
+        self.summary = summary
+        if self._begun < at:
+            self._before = None
+        self._begun = max(0, self._begun - at)
+
+    def mark(self, name: str) -> None:
+        """The newest message ends with what the client knows by this name."""
+        if self.messages and name:
+            self.messages[-1].metadata = {MARK: name}
+
+    def named(self, at: int) -> str:
+        """What the client knows as the last thing before this message, "" if that is not known."""
+        marks = ((message.metadata or {}).get(MARK, "") for message in reversed(self.messages[:at]))
+        return str(next(filter(None, marks), ""))
 
     def begin(self, content: Sequence[UserContent]) -> None:
         """A prompt. One that follows an unanswered one, or results, becomes one message with it: roles must take turns."""
@@ -129,7 +186,9 @@ class History:
                 earlier = [said.content] if isinstance(said.content, str) else list(said.content)
                 content = [*earlier, *content]
                 parts.pop()
-        self.messages[self._begun :] = [ModelRequest(parts=[*parts, UserPromptPart(content=list(content))])]
+        metadata = self._before.metadata if self._before is not None else None
+        prompt = UserPromptPart(content=list(content))
+        self.messages[self._begun :] = [ModelRequest(parts=[*parts, prompt], metadata=metadata)]
         self._leave_out_files()
 
     def forget(self) -> None:
@@ -202,13 +261,22 @@ class History:
                 message: Any = self.messages[at]
                 self.messages[at] = replace(message, parts=parts)
 
-    def spend(self, tokens_in: int, tokens_out: int, cost: float | None) -> None:
-        """Of one request."""
-        usage = self.usage
-        known = usage.cost if cost is None else (usage.cost or 0.0) + cost
+    def pay(self, usage: RequestUsage, answer: Callable[[], ModelResponse]) -> bool:
+        """Count one request: whether there was anything to count. One whose price nobody knows adds nothing to the cost."""
+        counts: list[object] = [usage.input_tokens, usage.output_tokens]
+        if not any(counts) or any(not isinstance(count, int) for count in counts):
+            return False
+        cost = self.usage.cost
+        with contextlib.suppress(LookupError, ValueError, AssertionError, TypeError, AttributeError):  # it may be no answer
+            cost = (cost or 0.0) + float(answer().cost().total_price)
+        before = self.usage
         self.usage = Usage(
-            requests=usage.requests + 1, input=usage.input + tokens_in, output=usage.output + tokens_out, cost=known
+            requests=before.requests + 1,
+            input=before.input + usage.input_tokens,
+            output=before.output + usage.output_tokens,
+            cost=cost,
         )
+        return True
 
 
 def _slimmed(part: Any, room: int) -> tuple[Any, int]:
@@ -233,6 +301,33 @@ def _size(part: ToolReturnPart) -> int:
     """Characters; of a file, its bytes."""
     items = part.content if isinstance(part.content, list) else [part.content]
     return sum(len(each) if isinstance(each, str) else len(getattr(each, "data", "")) for each in items)
+
+
+def paired(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """These messages with a result for each call right behind it, and no result without its call, whoever has written them."""
+    from dataclasses import replace
+
+    from pydantic_ai.messages import ModelResponse, ToolReturnPart
+
+    found: list[ModelMessage] = []
+    waiting: dict[str, ToolCallPart] = {}
+    for message in messages:
+        if isinstance(message, ModelResponse):
+            found += _closing(found)
+            waiting = {call.tool_call_id: call for call in message.tool_calls}
+            found.append(message)
+            continue
+        results = [
+            part
+            for part in message.parts
+            if isinstance(part, ToolReturnPart) and waiting.pop(part.tool_call_id, None) is not None
+        ]
+        others = [part for part in message.parts if not isinstance(part, ToolReturnPart)]
+        parts = [*results, *(_interrupted(call, INTERRUPTED) for call in waiting.values()), *others]
+        waiting = {}
+        if parts:
+            found.append(message if parts == list(message.parts) else replace(message, parts=parts))
+    return [*found, *_closing(found)]
 
 
 def _closing(messages: Sequence[ModelMessage]) -> list[ModelMessage]:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import contextlib
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from acpd.errors import AcpdError, ConnectionBroken, RequestError
-from acpd.native.answers import SEEN, check
+from acpd.native.answers import check
+from acpd.native.asking import patient, streamed
+from acpd.native.compacting import Compacting
+from acpd.native.cutting import Rules
 from acpd.native.history import PARTIAL, History
 from acpd.native.outcomes import (
     LIMITS,
@@ -52,13 +54,14 @@ if TYPE_CHECKING:
 
 SAID_EVERY = 1.0
 """Seconds; the text is kept whole each time."""
+RULES = Rules()
 THOUGHT_LEVELS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 
 class Loop:
     """A turn. `instructions` makes the system prompt of each request. `thought`: one of THOUGHT_LEVELS, "off", or "default" for
-    the model's own way. `secrets` are taken out of everything that is shown. `saving` is called where the history is complete,
-    and may be cancelled. `saying` is given the text of an answer that comes, every SAID_EVERY seconds.
+    the model's own way. `secrets` are taken out of everything that is shown. `rules`: of compaction. `saving` is called where
+    the history is complete, and may be cancelled. `saying` is given the text of an answer that comes, every SAID_EVERY seconds.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Loop:
         thought: str = "default",
         secrets: Sequence[str] = (),
         limits: Limits = LIMITS,
+        rules: Rules = RULES,
         saving: Callable[[], Awaitable[None]] | None = None,
         saying: Callable[[str], None] | None = None,
     ) -> None:
@@ -86,6 +90,7 @@ class Loop:
         self._saving = saving
         self._saying = saying
         self._said_at = 0.0
+        self._compacting = Compacting(turn, loaded, history, rules, secrets=secrets, limits=limits)
         self._heard = False
         self._worked = False
         """Whether a request of this turn was answered."""
@@ -117,6 +122,8 @@ class Loop:
     async def _until_done(self) -> Outcome:
         chosen = self._loaded.chosen
         for _ in range(self._limits.requests):
+            if await self._compacting.if_due():
+                await self._saved()
             response = await self._request()
             self._worked = True
             if response.finish_reason == "content_filter":
@@ -141,14 +148,16 @@ class Loop:
     async def _request(self) -> ModelResponse:
         """A whole response, in the history. Tried again only while nothing of it was heard."""
         self._heard = False
-        attempt = 0
+        attempt, shortened = 0, False
         while True:
             attempt += 1
             try:
                 return await self._stream()
             except Exception as error:
-                if not self._heard and is_too_long(error) and self._shrunk():
-                    continue
+                if not self._heard and is_too_long(error):
+                    compacted, shortened = not shortened and await self._compacting.overflown(), True
+                    if compacted or self._shrunk():
+                        continue
                 wait = None if self._heard else wait_before(error, attempt, self._limits)
                 if wait is None:
                     raise
@@ -166,21 +175,12 @@ class Loop:
         return gone > 0
 
     async def _stream(self) -> ModelResponse:
-        from pydantic_ai.direct import model_request_stream
-
         parameters = await self._parameters()
         stream: StreamedResponse | None = None
         whole, self._pieces = False, []
         answers: list[httpx2.Response] = []
-        SEEN.set(answers)
         try:
-            async with model_request_stream(
-                self._loaded.model,
-                self._history.messages,
-                model_settings=self._settings(),
-                model_request_parameters=parameters,
-                instrument=False,
-            ) as stream:
+            async with streamed(self._loaded, self._history.given(), self._settings(), parameters, answers) as stream:
                 async for event in stream:
                     self._heard = True
                     await self._show(event)
@@ -200,16 +200,21 @@ class Loop:
                 self._spend(stream)
                 if not whole:
                     self._history.partial("".join(self._pieces))
-            for answer in answers:
-                await answer.aclose()
+                    self._mark()
         return self._keep(response)
 
     def _keep(self, response: ModelResponse) -> ModelResponse:
         """Into the history: all of a response that ended well, the text of one that was stopped at a limit."""
         if response.finish_reason in {"length", "content_filter"}:
             self._history.partial("".join(self._pieces))
-            return response
-        return self._history.answered(response)
+        else:
+            response = self._history.answered(response)
+        self._mark()
+        return response
+
+    def _mark(self) -> None:
+        """What is now the end of the history is where the client's conversation is."""
+        self._history.mark(self._turn.session.channel.newest)
 
     async def _show(self, event: ModelResponseStreamEvent) -> None:
         from pydantic_ai import messages
@@ -244,12 +249,8 @@ class Loop:
             self._saying("".join(self._pieces)[-PARTIAL:])
 
     def _settings(self) -> ModelSettings:
-        settings: ModelSettings = {
-            "max_retries": 0,  # retries are told and bounded here
-            "timeout": self._limits.silence,
-            "first_event_timeout": self._limits.first,
-            "cache": True,
-        }
+        settings = patient(self._limits)
+        settings["cache"] = True
         if self._thought == "off":
             settings["thinking"] = False
         elif self._thought in THOUGHT_LEVELS:
@@ -275,16 +276,9 @@ class Loop:
         return self._toolbox.offered(self._toolbox.mode_of(self._turn.session))
 
     def _spend(self, stream: StreamedResponse) -> None:
-        """Tell what the session has used. A model whose price is not known costs nothing that could be told."""
+        """Tell what the session has used."""
         usage = stream.usage
-        counts: list[object] = [usage.input_tokens, usage.output_tokens]
-        if not any(counts) or any(not isinstance(count, int) for count in counts):
-            return
-        cost: float | None = None
-        with contextlib.suppress(LookupError, ValueError, AssertionError, TypeError, AttributeError):  # it may be no answer
-            cost = float(stream.get().cost().total_price)
-        self._history.spend(usage.input_tokens, usage.output_tokens, cost)
-        if not self._loaded.window:
+        if not self._history.pay(usage, stream.get) or not self._loaded.window:
             return  # usage_update needs the size of the context, and a made-up one would be shown as the truth
         spent = self._history.usage.cost
         told = None if spent is None else (spent, "USD")
@@ -306,6 +300,7 @@ class Loop:
                     await self._side_by_side(group, results)
         finally:
             self._history.results(calls, results)
+            self._mark()
 
     async def _side_by_side(self, calls: Sequence[ToolCallPart], results: dict[str, ToolReturnPart]) -> None:
         try:

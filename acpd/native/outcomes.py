@@ -4,7 +4,7 @@
 |---|---|
 | refused, filtered | `refusal`; the model forgets the prompt and what followed it |
 | the answer reached the limit of tokens | `max_tokens` |
-| the conversation is too long for the model | again without older tool results; else `max_tokens`, it forgets the prompt |
+| the conversation is too long for the model | again with a summary, then without older results; else `max_tokens`, forgotten |
 | the turn's limit of requests | `max_turn_requests` |
 | the key is wrong or not allowed (401, 403) | error -32000 (log in); the prompt is forgotten if it has no answer |
 | no such model (404) | error -32603; as above |

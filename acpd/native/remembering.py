@@ -10,7 +10,6 @@ state says how far it has come. It fails, or takes longer than BOUND, with a wor
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import re
 import sys
@@ -26,8 +25,8 @@ from acpd.native.toolbox import bounded
 from acpd.redaction import masked
 
 if TYPE_CHECKING:
-    import httpx2
     from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.settings import ModelSettings
 
     from acpd.api.session import Session
     from acpd.native.history import History
@@ -221,10 +220,7 @@ class Remembering:
     async def _asked(self, loaded: Loaded, history: History, system: str, text: str) -> str:
         """What the model says, without a fence around it. Raises what the SDKs raise, and ValueError for half an answer."""
         response = await asked(loaded, system, text)
-        cost: float | None = None
-        with contextlib.suppress(LookupError, ValueError, AssertionError):  # a model whose price nobody knows
-            cost = float(response.cost().total_price)
-        history.spend(response.usage.input_tokens, response.usage.output_tokens, cost)
+        history.pay(response.usage, lambda: response)
         if response.finish_reason not in {"stop", None} or not (response.text or "").strip():
             raise ValueError(f"the model's answer ended with {response.finish_reason}")
         said = (response.text or "").strip()
@@ -313,25 +309,14 @@ def facts_in(said: str) -> str:
 
 async def asked(loaded: Loaded, system: str, text: str) -> ModelResponse:
     """One answer of a model without tools. Raises what the SDKs raise."""
-    from pydantic_ai.direct import model_request_stream
     from pydantic_ai.messages import InstructionPart, ModelRequest, UserPromptPart
     from pydantic_ai.models import ModelRequestParameters
 
-    from acpd.native.answers import SEEN
+    from acpd.native.asking import streamed
 
-    answers: list[httpx2.Response] = []
-    SEEN.set(answers)
-    try:
-        async with model_request_stream(
-            loaded.model,
-            [ModelRequest(parts=[UserPromptPart(content=text)])],
-            model_settings={"max_retries": 0, "timeout": BOUND, "thinking": False},
-            model_request_parameters=ModelRequestParameters(instruction_parts=[InstructionPart(content=system)]),
-            instrument=False,
-        ) as stream:
-            async for _ in stream:
-                pass
-        return stream.get()
-    finally:
-        for answer in answers:
-            await answer.aclose()
+    parameters = ModelRequestParameters(instruction_parts=[InstructionPart(content=system)])
+    settings: ModelSettings = {"max_retries": 0, "timeout": BOUND, "thinking": False}
+    async with streamed(loaded, [ModelRequest(parts=[UserPromptPart(content=text)])], settings, parameters) as stream:
+        async for _ in stream:
+            pass
+    return stream.get()

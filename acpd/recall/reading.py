@@ -113,7 +113,7 @@ def _told(session: str, total: str, messages: Sequence[Message], count: int) -> 
 
 
 def _message(message: Message, names: dict[str, str]) -> str:
-    from acpd.storage.context import block_text
+    from acpd.storage.cuts import block_text
     from acpd.wire.blocks import blocks_decoder
 
     role = _ROLES[message.role]

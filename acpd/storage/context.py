@@ -9,10 +9,11 @@ Lines of the context file (docs/architecture.md, "Layout on disk"):
   only the call's own did, that id with "-result". `parentId` is the line before.
 - Every call has exactly one result, behind the message that made it and before the next. A turn that is over leaves none
   open: "[interrupted: no result]". What an agent says of a call after its turn is no part of the context.
-- Thoughts, plans and notices are not given to a model. A completed compaction is a summary of every line up to `upTo`: the
-  id in the entry's `entry` if it names one, else the line before.
+- Thoughts, plans and notices are not given to a model. The newest compaction of the path (acpd.storage.cuts) is a summary,
+  which comes first: in the place of every line up to `upTo`. The other lines follow.
 
-A turn is folded when it is over, so folding turn by turn gives the same lines as folding all at once.
+A turn is folded when it is over, so folding turn by turn gives the same lines as folding all at once, but for a turn in which
+the agent has compacted: with that one all is folded anew.
 
 `acpd.storage.primer` makes text of the lines for an agent that has to begin anew.
 """
@@ -27,6 +28,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from acpd.storage import slots
+from acpd.storage.cuts import Compactions, Cut, block_text
 from acpd.wire import blocks, frames, mend, updates
 from acpd.wire.lines import Stored
 
@@ -108,21 +110,41 @@ class Context:
 
     Holds one turn at most. A file that grows is continued by `Context(parent)` from the entries after `seq`; as long as a turn
     runs it is not finished. A line that cannot be read as its kind says is left out.
+
+    `cut`: the newest compaction of the path. Of one that it was not told there is a summary where it stands, of all before it.
     """
 
-    __slots__ = ("_calls", "_compactions", "_done", "_last", "_message", "_turn", "parent", "seq")
+    __slots__ = (
+        "_calls",
+        "_compactions",
+        "_cut",
+        "_done",
+        "_last",
+        "_message",
+        "_newest",
+        "_turn",
+        "compacted",
+        "parent",
+        "seq",
+    )
 
-    def __init__(self, parent: str | None = None) -> None:
+    def __init__(self, parent: str | None = None, cut: Cut | None = None) -> None:
         self.parent = parent
-        """The id of the last line that came out."""
+        """The id of the last line that came out, or was covered by the cut."""
+        self.compacted = False
+        """Whether there was a compaction that it was not told: the file is to be made anew."""
+        self._cut = cut
+        """None: what comes now is not covered by it."""
+        self._newest = cut.id if cut is not None else ""
+        """As long as it is not there, all compactions that come are older than the cut."""
         self.seq = 0
         """Of the last entry whose turn came out."""
         self._last = 0
         self._done: list[bytes] = []
-        self._turn: list[Message | _Said | _Compacted] = []
+        self._turn: list[Message | _Said | Cut] = []
         self._message: _Said | None = None
         self._calls: dict[str, _Called] = {}
-        self._compactions: dict[str, _Compacted] = {}
+        self._compactions = Compactions()
 
     def feed(self, lines: Iterable[Stored]) -> bytes:
         """The lines of the turns that ended in this window."""
@@ -190,40 +212,52 @@ class Context:
         called.patch(seen)
 
     def _compaction(self, line: Stored, seen: updates.CompactionUpdate | updates.CompactionSummaryChunk) -> None:
-        compacted = self._compactions.setdefault(seen.compactionId, _Compacted())
-        if isinstance(seen, updates.CompactionSummaryChunk):
-            compacted.text += block_text(seen.content)
-            return
-        if seen.summary is not UNSET:
-            compacted.text = "".join(map(block_text, seen.summary or []))
-        if seen.status == "completed" and not compacted.id:
-            compacted.id = line.id
-            compacted.at = line.at
-            compacted.up_to = line.entry
-            self._turn.append(compacted)
+        done = self._compactions.add(line, seen)
+        if done is not None:
+            self._turn.append(done)
             self._message = None
 
     def _end(self) -> None:
         for item in self._turn:
-            if isinstance(item, Message):
+            if self._cut is not None:
+                self._pass(item, self._cut)
+            elif isinstance(item, Message):
                 self._write(item)
             elif isinstance(item, _Said):
-                self._write(item.line())
-                for called in item.calls:
-                    self._write(called.line())
+                for line in item.lines():
+                    self._write(line)
+            elif self._newest:
+                self._newest = "" if item.id == self._newest else self._newest
             elif item.text:
-                self._write(Summary(id=item.id, at=item.at, text=item.text, upTo=item.up_to or self.parent))
+                self._summarise(item)
+                self.compacted = True
         self._turn = []
         self._message = None
         self._calls = {}
-        self._compactions = {}
+        self._compactions = Compactions()
         self.seq = self._last
+
+    def _pass(self, item: Message | _Said | Cut, cut: Cut) -> None:
+        """An item that the cut covers. It ends with the one that it names: at the latest where it stands itself."""
+        if isinstance(item, Cut):
+            covered = item.id == cut.id
+            self._newest = "" if covered else self._newest
+        else:
+            names, lines = ({item.id}, [item]) if isinstance(item, Message) else (item.names(), item.lines())
+            self.parent = lines[-1].id
+            covered = not names.isdisjoint({cut.name, cut.entry})
+        if covered:
+            self._summarise(cut)
+            self._cut = None
 
     def _write(self, line: Line) -> None:
         if isinstance(line, Message):
             line.parentId = self.parent
         self.parent = line.id
         self._done.append(_encode(line) + b"\n")
+
+    def _summarise(self, cut: Cut) -> None:
+        self._write(Summary(id=cut.id, at=cut.at, text=cut.text, upTo=cut.entry or self.parent))
 
 
 class _Said:
@@ -267,7 +301,16 @@ class _Said:
             self._blocks.append(text_block("".join(self._texts)))
             self._texts = []
 
-    def line(self) -> Message:
+    def lines(self) -> list[Message]:
+        """The message, and the results of its calls."""
+        return [self._line(), *(called.line() for called in self.calls)]
+
+    def names(self) -> set[str]:
+        """What a compaction may call it by: names of the agent's, ids of its lines."""
+        called = [name for each in self.calls for name in (each.call.toolCallId, each.id)]
+        return {self.id, self.name, *called} - {""}
+
+    def _line(self) -> Message:
         if self._left_out:
             self._texts.append(f"\n[{self._left_out} bytes of this message are in the log only]")
         self._flow()
@@ -315,33 +358,8 @@ class _Called:
         return f"{said}\n{INTERRUPTED}" if said else INTERRUPTED
 
 
-class _Compacted:
-    """A compaction of the turn that is being folded."""
-
-    __slots__ = ("at", "id", "text", "up_to")
-
-    def __init__(self) -> None:
-        self.id = ""
-        self.at = ""
-        self.text = ""
-        self.up_to: str | None = None
-
-
 def text_block(text: str) -> Raw:
     return Raw(b'{"type":"text","text":%b}' % _encode(text))
-
-
-def block_text(block: blocks.ContentBlock) -> str:
-    """What of a content block can be said in words."""
-    match block:
-        case blocks.Text():
-            return block.text
-        case blocks.ResourceLink():
-            return f"[{block.name}: {block.uri}]"
-        case blocks.Resource():
-            return f"[{block.resource.uri}]\n{block.resource.text or ''}".rstrip()
-        case blocks.Image() | blocks.Audio():
-            return f"[{block.mimeType}]"
 
 
 def _result_text(item: blocks.ToolCallContent) -> str:

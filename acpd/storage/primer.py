@@ -12,7 +12,8 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET, Raw
 
-from acpd.storage.context import Call, Line, Message, Summary, block_text, decode_line
+from acpd.storage.context import Call, Line, Message, Summary, decode_line
+from acpd.storage.cuts import block_text
 from acpd.wire import blocks, mend
 
 BYTES_PER_TOKEN = 4

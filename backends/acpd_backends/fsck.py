@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from acpd.storage.context import Context
+from acpd.storage.cuts import Cuts
 from acpd.storage.fold import Fold, moved
 from acpd.storage.scan import Damage, Item
 from acpd.storage.tree import load
@@ -214,7 +215,10 @@ def _blob_fault(path: Path, name: str, size: int) -> str:
 
 def context_of(paths: LogPaths) -> Iterator[bytes]:
     """The lines of the context file behind its header, made anew."""
-    context = Context()
+    cuts = Cuts()
+    for window in logfile.read_path(paths, None, None):
+        cuts.feed(window)
+    context = Context(cut=cuts.newest)
     for window in logfile.read_path(paths, None, None):
         yield context.feed(window)
 

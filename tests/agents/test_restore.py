@@ -120,6 +120,23 @@ async def test_an_agents_own_compaction_is_honoured(house: House) -> None:
     assert "three" in told[2]
 
 
+async def test_what_a_compaction_has_kept_is_told(house: House) -> None:
+    """Where the agent says what its summary stands for, a new one is told the summary and all that came after that thing."""
+    session = await made(house)
+    chunk = {"sessionUpdate": "agent_message_chunk", "messageId": "m1", "content": {"type": "text", "text": "covered"}}
+    await turn(session, f"update {json.dumps(chunk)}")
+    await turn(session, "say kept")
+    said = {"sessionUpdate": "compaction_update", "compactionId": "k", "status": "completed"}
+    more = {"summary": [{"type": "text", "text": "SUM"}], "_meta": {"acpd.dev/upTo": "m1"}}
+    await turn(session, f"update {json.dumps({**said, **more})}\nsay three")
+    again = await house.reopened(session, house.host(*host_options(house, "--bare")))
+    texts, _ = await turn(again, "context")
+    before, _, after = texts[1].partition("Summary of what came before: SUM")
+    assert "covered" not in before + after
+    assert "Assistant: kept" in after
+    assert "Assistant: three" in after
+
+
 async def test_an_agent_that_can_neither_resume_nor_load(house: House) -> None:
     """It is primed without being asked what it cannot."""
     session = await made(house)

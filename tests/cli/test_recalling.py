@@ -60,7 +60,9 @@ async def test_the_tools_of_a_session(tmp_path: Path, backend: str) -> None:
     await filled(tmp_path, backend)
     async with serving(tmp_path, "--session", "alice-claude", "--user", "alice", "--backend", backend) as client:
         tools = (await client.list_tools()).tools
-        assert ["session_search", "session_list", "session_history", "memory_search", "memory_get"] == [tool.name for tool in tools]
+        assert ["session_search", "session_list", "session_history", "memory_search", "memory_get"] == [
+            tool.name for tool in tools
+        ]
         assert {True} == {tool.annotations.read_only_hint for tool in tools if tool.annotations is not None}
         assert ["query"] == tools[0].input_schema["required"]
         assert {"type": "integer", "default": 10} == {

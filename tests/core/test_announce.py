@@ -122,25 +122,40 @@ def test_terminal_logins_run_acpd_again() -> None:
     assert {"ACPD_LOGIN": "1"} == found[2]["env"]
 
 
+OURS: Json = {"acpd.dev/state": {}, "acpd.dev/tools": ["search", "list", "history", "memory"]}
+
+
 def test_what_an_agent_is_told() -> None:
     """Version 1, the client's own capabilities and name, byte for byte, but for subagents; and what acpd can do for it."""
-    ours = b'"_meta":{"acpd.dev/state":{},"acpd.dev/tools":["search","list","history","memory"]}'
-    said_of_us = {"acpd.dev/state": {}, "acpd.dev/tools": ["search", "list", "history", "memory"]}
-    raw = b'{"fs":{"readTextFile":true},  "x":1.50}'
+    raw = b'{"fs":{"readTextFile":true},  "session":{"compaction":{"a":1.50}}}'
     said = messages.Initialize(protocolVersion=7, clientCapabilities=Raw(raw), clientInfo=Raw(b'{"name":"n","version":"1"}'))
-    told = b"%b,%b}" % (raw[:-1], ours)
+    told = b'%b,"_meta":%b}' % (raw[:-1], dumps(OURS))
     whole = b'{"protocolVersion":1,"clientCapabilities":%b,"clientInfo":{"name":"n","version":"1"}}' % told
     assert whole == announce.for_agent(said)
-    said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(b'{"subagents":{"a":1},"terminal":true}'))
-    able = json.loads(announce.for_agent(said))["clientCapabilities"]
-    assert {"subagents": None, "terminal": True, "_meta": said_of_us} == able
+    able = capabilities_for_agent(b'{"subagents":{"a":1},"terminal":true}')
+    assert {"subagents": None, "terminal": True, "_meta": OURS}.items() <= able.items()
     for meta, kept in ((b'{"a":1}', {"a": 1}), (b"null", {}), (b"5", {})):
-        said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(b'{"_meta":%b}' % meta))
-        found = json.loads(announce.for_agent(said))["clientCapabilities"]["_meta"]
-        assert {**kept, **said_of_us} == found
-    assert b'{"protocolVersion":1,"clientCapabilities":{%b}}' % ours == announce.for_agent(
-        messages.Initialize(protocolVersion=1)
-    )
+        assert {**kept, **OURS} == capabilities_for_agent(b'{"_meta":%b}' % meta)["_meta"]
+
+
+@pytest.mark.parametrize("session", [None, {}, {"notices": {}}, {"compaction": None}, {"compaction": False, "x": 1}, 7])
+def test_every_agent_may_compact(session: Any) -> None:
+    """An agent is told that compactions are understood, whatever the client says of that; the rest stays."""
+    raw = json.dumps({"terminal": True, **({} if session is None else {"session": session})}).encode()
+    before = session if isinstance(session, dict) else {}
+    told = {"terminal": True, "session": {**before, "compaction": {}}, "_meta": OURS}
+    assert told == capabilities_for_agent(raw)
+    nothing = json.loads(announce.for_agent(messages.Initialize(protocolVersion=1)))["clientCapabilities"]
+    assert {"session": {"compaction": {}}, "_meta": OURS} == nothing
+
+
+def capabilities_for_agent(raw: bytes) -> Any:
+    said = messages.Initialize(protocolVersion=1, clientCapabilities=Raw(raw))
+    return json.loads(announce.for_agent(said))["clientCapabilities"]
+
+
+def test_a_client_without_a_name() -> None:
+    """What a client does not say is not made up."""
     assert UNSET is messages.Initialize(protocolVersion=1).clientInfo
 
 
@@ -151,7 +166,8 @@ def test_tools_are_announced_beside_what_a_client_says(meta: object) -> None:
     told = json.loads(announce.for_agent(said))["clientCapabilities"]
     offered = list(dict.fromkeys(tool.offered for tool in TOOLS))
     own = {"own": 1} if meta == {"own": 1} else {}
-    assert {"_meta": {**own, "acpd.dev/state": {}, "acpd.dev/tools": offered}, "terminal": True} == told
+    assert {**own, "acpd.dev/state": {}, "acpd.dev/tools": offered} == told["_meta"]
+    assert told["terminal"]
 
 
 @pytest.mark.parametrize(

@@ -407,6 +407,20 @@ async def test_notices_go_to_those_who_know_them(world: World) -> None:
     assert before == world.log(session).entries
 
 
+async def test_a_failed_compaction_is_told_to_everybody(world: World) -> None:
+    """To clients that know compactions as that, to the others once as a notice, and only if it failed."""
+    session, voice = await world.with_agent()
+    able, old = Editor({"session": {"compaction": {}}}), Editor()
+    attach(session, able)
+    attach(session, old)
+    for status in ("in_progress", "cancelled", "failed"):
+        voice.say({"sessionUpdate": "compaction_update", "compactionId": "k", "status": status, "error": "it broke"})
+    assert ["in_progress", "cancelled", "failed"] == [update["status"] for update in able.updates]
+    assert ["[acpd] The conversation could not be summarised: it broke\n\n"] == [
+        update["content"]["text"] for update in old.updates
+    ]
+
+
 async def test_what_is_not_stored_reaches_a_shim_with_a_prefix(world: World) -> None:
     """A frame without a place in the log has the prefix that every line to a shim has: without one the shim ends."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +18,7 @@ from acpd.registry import COMPLETE_TIMEOUT
 from acpd.session import LiveSession
 from acpd.storage.contract import Key, Row
 from tests.core.pipes import start
-from tests.core.world import Editor, World, attach, load, prompt, put_forward, until
+from tests.core.world import Editor, World, attach, chunk, load, prompt, put_forward, until
 from tests.support import store as logs
 from tests.support.walk import below
 
@@ -683,6 +684,27 @@ async def test_a_part_that_cannot_be_saved_keeps_none_of_the_others(world: World
     broken.clear()
     await world.registry.close(session.id)
     assert b'"used":1' in (await world.store.session.load(session.key, "acpd.usage") or b"")
+
+
+async def test_once_the_agent_has_compacted_the_context_is_made_anew(world: World) -> None:
+    """The context begins with the newest summary, the log keeps everything; later turns are appended again."""
+    session, voice = await world.with_agent()
+    attach(session, editor := Editor())
+    for number in (1, 2, 3, 4):
+        prompt(session, editor, f"p{number}")
+        await voice.prompted(number)
+        if number == 3:
+            said = {"sessionUpdate": "compaction_update", "compactionId": "k", "status": "completed"}
+            voice.say({**said, "summary": [{"type": "text", "text": "SUM"}], "_meta": {"acpd.dev/upTo": "m1"}})
+        voice.say(chunk(f"reply {number}", messageId=f"m{number}"))
+        voice.end()
+        await editor.answered(f"p{number}")
+        await saved(world, session, partial(in_context, world, session, f"reply {number}"))
+    lines = context_of(world, session).splitlines()[1:]
+    texts = ["SUM", "p2", "reply 2", "p3", "reply 3", "p4", "reply 4"]
+    assert [True] * 7 == [text in line for text, line in zip(texts, lines, strict=True)]
+    log = Path(world.store.journals.log_path(session.key)).read_text()
+    assert json.loads(lines[0])["upTo"] == next(json.loads(line)["id"] for line in log.splitlines() if "reply 1" in line)
 
 
 async def test_a_context_that_failed_half_way_is_written_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,49 @@ def test_the_configured_mode_is_left_by_nobody(launch: Launch, server: ModelServ
     assert "Mode `plan`" in json.dumps(server.bodies[-1])
 
 
+@pytest.mark.e2e
+def test_compact_is_a_command(launch: Launch, server: ModelServer) -> None:
+    """`/compact WORDS` makes a summary, which another process goes on with; with the memory of before it all is as it was."""
+    kept: Json = {}
+    editor = launch("chat", kept)
+    name = editor.new()
+    for number in range(3):
+        editor.says(name, f"number {number} {'q' * 100}")
+    before = json.loads(json.dumps(kept))
+    server.canned = [answer("chat", "SUMMARY")]
+    assert "summarised now" in "".join(editor.says(name, "/compact the colours"))
+    assert "the colours" in json.dumps(server.bodies[-1])
+    assert "SUMMARY" == kept["memory"]["summary"]
+    assert [] == editor.kinds("compaction_update")  # this client knows none
+    editor.says(name, "on")
+    assert_goes_on(server, summary=True)
+    editor.close()
+    for state, summary in ((kept, True), (before, False)):
+        again = launch("chat", {})
+        params = {"sessionId": name, "cwd": "/tmp", "mcpServers": [], "_meta": {"acpd.dev/state": state}}
+        again.call("session/load", params)
+        again.says(name, "on")
+        assert_goes_on(server, summary=summary)
+        params["_meta"] = {"acpd.dev/state": before}
+        again.call("session/load", params)
+        again.says(name, "on")
+        assert_goes_on(server, summary=False)
+
+
+def assert_goes_on(server: ModelServer, *, summary: bool) -> None:
+    sent = json.dumps(server.bodies[-1]["messages"])
+    assert [summary, not summary, False] == [text in sent for text in ("SUMMARY", "number 0", "/compact")]
+
+
+def test_its_commands_are_announced(launch: Launch) -> None:
+    """A client is told of `/compact` behind the answer to session/new."""
+    editor = launch()
+    editor.new()
+    editor.until(lambda message: "available_commands_update" in json.dumps(message))
+    (command,) = editor.kinds("available_commands_update")[-1]["availableCommands"]
+    assert ("compact", "what matters in it") == (command["name"], command["input"]["hint"])
+
+
 def values(result: Json) -> dict[str, str]:
     return {option["id"]: option["currentValue"] for option in result["configOptions"]}
 

@@ -13,6 +13,7 @@ import pytest
 
 from acpd.native import answers
 from acpd.native.answers import CALLS, DEPTH
+from acpd.native.cutting import Rules
 from acpd.native.history import History
 from acpd.native.models import Chosen, load
 from tests.native.turns import QUICK, Box, Told, loaded, talk
@@ -68,7 +69,7 @@ async def test_an_endless_answer_costs_no_more_than_its_bound(
     ended = await talk(Told("first"), model, history)
     assert (None, -32603) == (ended.stop, ended.code)
     assert words in ended.text or (one, what) == ("gemini", "comments")  # which its library takes for no answer
-    assert "end_turn" == (await talk(Told("[[say on]]"), model, history)).stop
+    assert "end_turn" == (await talk(Told("[[say on]]"), model, history, rules=Rules(messages=0, tokens=0))).stop
     assert "first" in json.dumps(server.bodies[-1])
 
 
@@ -80,7 +81,7 @@ async def test_a_text_without_end_is_stopped(server: ModelServer, monkeypatch: p
     ended = await talk(told, model, history)
     assert "was stopped: it has more than 4 MiB" in ended.text
     assert 3 * LONG < len(told.texts()) < 4 * LONG
-    assert "end_turn" == (await talk(Told("[[say on]]"), model, history)).stop
+    assert "end_turn" == (await talk(Told("[[say on]]"), model, history, rules=Rules(messages=0, tokens=0))).stop
     assert LONG < len(json.dumps(server.bodies[-1])) < LONG + 10_000
 
 
@@ -175,7 +176,7 @@ async def test_what_is_no_answer_is_told_as_the_providers(server: ModelServer, o
     assert "Your prompt is kept" in ended.text
     assert 1 == len(history.messages)
     server.canned.clear()
-    assert "end_turn" == (await talk(Told("[[say on]]"), model, history)).stop
+    assert "end_turn" == (await talk(Told("[[say on]]"), model, history, rules=Rules(messages=0, tokens=0))).stop
     assert "first" in json.dumps(server.bodies[-1])
 
 

@@ -10,12 +10,14 @@ from collections.abc import Coroutine, Generator, Iterator
 
 import pytest
 
+from acpd.native.cutting import Rules
 from acpd.native.history import History, Memory, Usage
 from acpd.native.models import Chosen, load
 from acpd.native.toolbox import ToolOutput
 from tests.native.turns import KEY, QUICK, Box, Told, loaded, talk
 from tests.support.models import DIALECTS, STALL, Json, ModelServer, answer, http, model_server
 
+NEVER = Rules(0, 0)
 PNG = base64.b64encode(bytes.fromhex("89504e470d0a1a0a0000000d49484452")).decode()
 
 
@@ -233,7 +235,7 @@ async def test_a_request_that_is_too_large_makes_room(server: ModelServer) -> No
         await talk(Told("x"), model, history)
     server.canned = [http(413, {"error": {"message": "request too large"}})]
     told = Told("[[say still here]]")
-    assert "end_turn" == (await talk(told, model, history)).stop
+    assert "end_turn" == (await talk(told, model, history, rules=NEVER)).stop
     sent = json.dumps(server.bodies[-1])
     assert (False, True) == ("text of aaa" in sent, "text of bbb" in sent)
 
@@ -260,7 +262,7 @@ async def test_a_conversation_that_is_too_long_can_go_on(server: ModelServer, di
     history, model = History(), await loaded(dialect, server.url)
     await talk(Told("[[say early]]"), model, history)
     server.canned = [http(400, OVERFLOW[dialect])]
-    ended = await talk(Told("enormous"), model, history)
+    ended = await talk(Told("enormous"), model, history, rules=NEVER)
     assert "max_tokens" == ended.stop
     assert "too long" in ended.text
     await talk(Told("[[say late]]"), model, history)
@@ -277,7 +279,7 @@ async def test_older_tool_results_make_room(server: ModelServer, dialect: str) -
         await talk(Told("x"), model, history)
     server.canned = [http(400, OVERFLOW[dialect])]
     told = Told("[[say still here]]")
-    ended = await talk(told, model, history)
+    ended = await talk(told, model, history, rules=NEVER)
     assert ("end_turn", "still here") == (ended.stop, told.texts())
     assert 1 == sum(kind == "notice" for kind, _ in told.heard)
     sent = json.dumps(server.bodies[-1])

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from acpd.api.shapes import Client
+from acpd.native.cutting import Rules
 from acpd.native.history import History
-from acpd.native.loop import Loop
+from acpd.native.loop import RULES, Loop
 from acpd.native.models import Chosen, Loaded, load
 from acpd.native.outcomes import Limits, Outcome
 from acpd.native.toolbox import Tool, Toolbox, ToolOutput
@@ -40,14 +42,23 @@ class Told:
         self.heard: list[tuple[str, Any]] = []
         self.choices: dict[str, str] = {"mode": "code"}
         self.blocks: Sequence[Json] = blocks or [{"type": "text", "text": text}]
-        self.session = self
+        self.session = self.channel = self
+        self.client = Client(compaction=True)
+        self.newest = ""
         self.pauses = 0
         """Await so often in `say`, as a client does that reads slowly."""
 
     def texts(self, kind: str = "say") -> str:
         return "".join(value for name, value in self.heard if name == kind)
 
+    def name(self, kind: str) -> str:
+        return f"{kind}-{len(self.heard)}"
+
+    def update(self, update: Mapping[str, object]) -> None:
+        self.heard.append(("update", update))
+
     async def say(self, text: str) -> None:
+        self.newest = f"said-{len(self.heard)}"
         for _ in range(self.pauses):
             await asyncio.sleep(0)
         self.heard.append(("say", text))
@@ -128,6 +139,7 @@ async def talk(
     limits: Limits = QUICK,
     thought: str = "default",
     saving: Callable[[], Awaitable[None]] | None = None,
+    rules: Rules = RULES,
 ) -> Outcome:
     """One turn, with its last words."""
     loop = Loop(
@@ -139,6 +151,7 @@ async def talk(
         thought=thought,
         secrets=[KEY],
         limits=limits,
+        rules=rules,
         saving=saving,
     )
     return await loop.run()

@@ -12,7 +12,7 @@ import json
 import re
 import select
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from http.server import ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -44,6 +44,8 @@ class ModelServer:
 
     def __init__(self) -> None:
         self.canned: list[bytes] = []
+        self.answering: Callable[[Json], bytes] | None = None
+        """Makes the answer to a body, where none is canned."""
         self.bodies: list[Json] = []
         self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
@@ -70,12 +72,12 @@ class ModelServer:
         self.headers.append({name.lower(): value for name, value in handler.headers.items()})
         if raw:  # a request that was cancelled while it was sent has none
             self.wrong += list(faults(handler.path, self.bodies[-1]))
-        if not self.canned:
+        if not self.canned and self.answering is None:
             handler.rfile = io.BytesIO(raw)
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 _Handler.do_POST(handler)
             return
-        answer = self.canned.pop(0)
+        answer = self.canned.pop(0) if self.canned or self.answering is None else self.answering(self.bodies[-1])
         handler.close_connection = True
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             before, stall, after = answer.partition(STALL)
