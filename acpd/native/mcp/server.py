@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from acpd.native.mcp.child import Child, Started, spawn
-from acpd.native.mcp.failed import ENDED, ServerFailed
+from acpd.native.mcp.failed import ENDED, ServerFailed, ServerFlooded
 from acpd.native.toolbox import ToolFailed
 from acpd.tasks import within
 
@@ -71,6 +71,8 @@ class Server:
         """`open` has not waited for it."""
         self._forgotten = False
         """It does not know our session any more, as after its restart: that is nobody's trouble, connect anew."""
+        self._flooded = False
+        """The last connection was ended for that: only a call connects again."""
         self._child: Child | None = None
         self._children: set[Child] = set()
         """Processes that are not known to have ended."""
@@ -99,7 +101,7 @@ class Server:
                 if not self._wanted.is_set():  # by a call meanwhile, which waits for the next attempt
                     self._settled.set()
             failures = 1 if self.known and self._failed_at - began > STEADY else failures + 1
-            again = (self.known or self.spec.kind != "stdio") and failures <= TRIES
+            again = (self.known or self.spec.kind != "stdio") and failures <= TRIES and not self._flooded
             try:
                 async with asyncio.timeout(2.0 ** (failures - 1) if again else None):
                     await self._wanted.wait()
@@ -110,7 +112,7 @@ class Server:
 
     async def _connect(self) -> None:
         """One connection from its beginning to its end, whose cause is `why` then."""
-        self.why = ""
+        self.why, self._flooded = "", False
         try:
             async with asyncio.timeout(PATIENCE) as limit:
                 await self._talk(limit)
@@ -119,7 +121,7 @@ class Server:
         except TimeoutError:
             self.why = f"it did not answer within {PATIENCE:g} seconds"
         except ServerFailed as failed:
-            self.why = str(failed)
+            self.why, self._flooded = str(failed), isinstance(failed, ServerFlooded)
             await self._exited()
         finally:
             words = self._child.last_words() if self._child is not None else ""
