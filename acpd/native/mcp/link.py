@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import FileUrl, ValidationError
 
-from acpd.native.mcp import web
+from acpd.native.mcp import schemas, web
 from acpd.native.mcp.failed import ENDED, ServerFailed, ServerFlooded
 from acpd.native.mcp.pipe import Messages, talking
 from acpd.native.mcp.streams import Meter, Reading, Writing
@@ -66,6 +66,9 @@ class Link:
         self._news = asyncio.Event()
         """The list of tools has changed, or the connection has ended."""
         self.tools: list[types.Tool] = []
+        """With schemas as models take them."""
+        self.unusable: list[str] = []
+        """The names of tools that are not among them, because their schemas cannot be mended."""
         self.resources = False
         """Whether the server has some."""
         self.prompts = False
@@ -124,7 +127,9 @@ class Link:
             if not cursor or cursor in seen or len(tools) >= MAX_TOOLS:
                 break
             seen.add(cursor)
-        return [tool for tool in tools[:MAX_TOOLS] if tool.execution is None or tool.execution.task_support != "required"]
+        callable_ = [tool for tool in tools[:MAX_TOOLS] if tool.execution is None or tool.execution.task_support != "required"]
+        usable, self.unusable = await asyncio.to_thread(_usable, callable_)
+        return usable
 
     async def stay(self, listed: Listed) -> None:
         """Until the connection ends: read the list again when the server says that it has changed."""
@@ -197,6 +202,18 @@ class Link:
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> types.GetPromptResult:
         return await self._session.get_prompt(name, dict(arguments))
+
+
+def _usable(tools: list[types.Tool]) -> tuple[list[types.Tool], list[str]]:
+    """Those whose schemas every provider takes now, and the names of the others."""
+    usable: list[types.Tool] = []
+    others: list[str] = []
+    for tool in tools:
+        try:
+            usable.append(tool.model_copy(update={"input_schema": schemas.plain(tool.input_schema)}))
+        except schemas.Unusable:
+            others.append(tool.name)
+    return usable, others
 
 
 def _page(cursor: str | None) -> types.PaginatedRequestParams | None:

@@ -65,8 +65,8 @@ class Server:
         self._since = 0.0
         self._told = False
         """The trouble that it has now was told."""
-        self._warned = False
-        """It lists tools twice, and that was told."""
+        self._warned: set[str] = set()
+        """What is wrong with its list and was told."""
         self._waited = False
         """`open` has not waited for it."""
         self._forgotten = False
@@ -195,12 +195,18 @@ class Server:
     def _listed(self, tools: list[types.Tool]) -> None:
         """A tool that is listed twice cannot be told apart by a call: it counts once."""
         unique = {tool.name: tool for tool in reversed(tools)}
-        if len(unique) < len(tools) and not self._warned:
-            self._warned = True
-            twice = sorted({tool.name for tool in tools if unique[tool.name] is not tool})
-            names = self.spec.secrets.shown(", ".join(twice)[:200])
-            self._session.notice("warning", f"MCP server {self.label} lists a tool more than once", f"Once is enough: {names}.")
+        twice = sorted({tool.name for tool in tools if unique[tool.name] is not tool})
+        self._warn("lists a tool more than once", "Once is enough", twice)
+        unusable = [] if self.link is None else self.link.unusable
+        self._warn("has tools that no model can be offered", "Their arguments are described by too much", unusable)
         self.tools = list(reversed(unique.values()))
+
+    def _warn(self, what: str, why: str, tools: list[str]) -> None:
+        """Once in the session, if there are any such tools."""
+        if tools and what not in self._warned:
+            self._warned.add(what)
+            names = self.spec.secrets.shown(", ".join(tools)[:200])
+            self._session.notice("warning", f"MCP server {self.label} {what}", f"{why}: {names}.")
 
     def _lost(self, words: str) -> None:
         """Say why there is no connection any more. `words`: those of its process."""

@@ -15,6 +15,7 @@ import pytest
 
 from acpd.api.shapes import McpServer
 from acpd.native.mcp import server as server_module
+from acpd.native.mcp import sifting
 from tests.native.mcp.seat import Opened, opened, program, remote
 from tests.support import proc
 
@@ -67,6 +68,24 @@ async def test_all_pages_of_the_list(tmp_path: Path, mark: str) -> None:
         assert ["rich_echo", "rich_fail", "rich_image"] == session.names[:3]
         assert ["rich_mute", "mcp_resources", "mcp_prompts"] == session.names[-3:]
         assert "# MCP server rich\nUse echo." == session.servers.instructions()
+
+
+async def test_tools_with_broken_schemas(tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are mended; one that cannot be is left out, which is told once, and what remains can be called."""
+    monkeypatch.setattr(sifting, "VALUES", 100)
+    wide = {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(60)}}
+    broken = {"type": "object", "properties": {"a": {"anyOf": 5}}}
+    listed = [{"name": "wide", "inputSchema": wide}, {"name": "echo", "inputSchema": broken}]
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark, TOOLS=json.dumps(listed))) as session:
+        tools = {tool.name: tool.schema for tool in session.servers.tools()}
+        assert {"type": "object", "properties": {"a": {}}} == tools["rich_echo"]
+        assert "rich_wide" not in tools
+        (notice,) = session.seat.notices
+        assert "MCP server rich has tools that no model can be offered" == notice.title
+        assert "Their arguments are described by too much: wide." == notice.description
+        await session.call("rich_grow")  # the list is read again
+        assert "echo x" == (await session.call("rich_echo", text="x")).text
+        assert 1 == len(session.seat.notices)
 
 
 async def test_resources_and_prompts(tmp_path: Path, mark: str) -> None:

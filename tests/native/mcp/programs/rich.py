@@ -44,6 +44,8 @@ def text(*texts: str) -> dict[str, Any]:
 
 def tools_list(params: dict[str, Any]) -> dict[str, Any]:
     record("tools/list")
+    if given := os.environ.get("TOOLS"):
+        return {"tools": json.loads(given)}
     start = int(params.get("cursor", 0))
     page = {"tools": [tool(name) for name in names[start : start + PAGE]]}
     return {**page, "nextCursor": str(start + PAGE)} if start + PAGE < len(names) else page
