@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from acpd.native.mcp.child import Child, Started, spawn
 from acpd.native.mcp.failed import ENDED, ServerFailed, ServerFlooded
+from acpd.native.plain import one_line
 from acpd.native.toolbox import ToolFailed
 from acpd.tasks import within
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import mcp_types as types
 
     from acpd.api.session import Session
+    from acpd.api.shapes import Severity
     from acpd.native.mcp.link import Link
     from acpd.native.mcp.spec import Spec
     from acpd.tasks import Tasks
@@ -184,7 +186,7 @@ class Server:
 
     def _connected(self, link: Link) -> None:
         if self._waited and not self.known:
-            self._session.notice("info", f"MCP server {self.label} is ready now")
+            self._notice("info", "is ready now")
         if not self.known:
             self._told = False
         self.link, self.known, self._over = link, True, asyncio.Event()
@@ -206,7 +208,7 @@ class Server:
         if tools and what not in self._warned:
             self._warned.add(what)
             names = self.spec.secrets.shown(", ".join(tools)[:200])
-            self._session.notice("warning", f"MCP server {self.label} {what}", f"{why}: {names}.")
+            self._notice("warning", what, f"{why}: {names}.")
 
     def _lost(self, words: str) -> None:
         """Say why there is no connection any more. `words`: those of its process."""
@@ -225,7 +227,10 @@ class Server:
         if not self._told:
             self._told = True
             cause = f"{self.why[:1].upper()}{self.why[1:]}. " if self.why else ""
-            self._session.notice("warning", f"MCP server {self.label} {what}", f"{cause}{then}")
+            self._notice("warning", what, f"{cause}{then}")
+
+    def _notice(self, severity: Severity, what: str, description: str = "") -> None:
+        self._session.notice(severity, one_line(f"MCP server {self.label} {what}"), one_line(description))
 
     def look(self) -> None:
         """The session is used: a server on HTTP that was not there may be there by now."""

@@ -19,6 +19,7 @@ from urllib.parse import urljoin, urlsplit
 
 from msgspec import Meta, Struct
 
+from acpd.native.plain import one_line
 from acpd.native.toolbox import ToolFailed, ToolOutput
 from acpd.native.tools import addresses, pages
 from acpd.native.tools.places import shown
@@ -115,7 +116,7 @@ async def _allowed(turn: Turn, call: ToolCall, limit: asyncio.Timeout, scope: st
     left = when - now()
     limit.reschedule(None)
     try:
-        return await turn.allowed(call, scope)
+        return await turn.allowed(call, scope, one_line(scope))
     finally:
         limit.reschedule(now() + left)
 

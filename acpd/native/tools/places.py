@@ -12,6 +12,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
+from acpd.native.plain import one_line
 from acpd.native.toolbox import WRITE, ToolFailed
 
 if TYPE_CHECKING:
@@ -85,9 +86,9 @@ def kind(path: str) -> str:
 
 
 def shown(name: str) -> str:
-    """A name on one line: as a JSON string if it has control characters; bytes that are no UTF-8 as escapes."""
+    """A name on one line: as a JSON string if it has characters that are not seen; bytes that are no UTF-8 as escapes."""
     text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
+    return text if text.isprintable() else one_line(json.dumps(text, ensure_ascii=False))
 
 
 def from_root(session: Session, path: str) -> str:

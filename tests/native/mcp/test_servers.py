@@ -88,6 +88,25 @@ async def test_tools_with_broken_schemas(tmp_path: Path, mark: str, monkeypatch:
         assert 1 == len(session.seat.notices)
 
 
+async def test_names_that_would_deceive(tmp_path: Path, mark: str) -> None:
+    """Titles, questions and notices of a server are one line with nothing hidden in it."""
+    bad = "a\n\x1b[2Jred\u202e"
+    schema = {"type": "object"}
+    listed = [{"name": bad, "title": f"Read {bad}", "inputSchema": schema}, {"name": "die", "inputSchema": schema}] * 2
+    server = program("rich", label=f"rich\n{bad}", ACPD_TEST_MARK=mark, TOOLS=json.dumps(listed))
+    async with opened(tmp_path, server) as session:
+        names = session.names
+        await session.call(names[0])
+        await session.call(f"no\n{bad}")
+        await session.call(names[1])
+        seat = session.seat
+        assert [f"mcp:rich\n{bad}/{bad}", f"mcp:rich\n{bad}/die"] == seat.asked
+        assert r"mcp:rich\na\n\x1b[2Jred\u202e/a\n\x1b[2Jred\u202e" == seat.questions[0]
+        told = [*seat.questions, *seat.titles, *(part for notice in seat.notices for part in notice)]
+        assert 2 + 3 + 2 * 3 == len(told)
+        assert [] == [each for each in told if not each.isprintable()]
+
+
 async def test_resources_and_prompts(tmp_path: Path, mark: str) -> None:
     """Both can be listed and read by tools that are harmless."""
     async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
