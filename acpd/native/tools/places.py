@@ -64,8 +64,15 @@ def place(session: Session, path: str) -> Place:
         raise ToolFailed(f"{shown(path)}: {error.strerror}") from None
     if ".." in whole.split("/"):  # behind a link `..` is not what it looks like, and a client may go by its looks
         whole = real
+    if not is_text(whole):
+        raise ToolFailed(f"{shown(path)} leads to a name that is not UTF-8: {shown(real)}. Use `run` for it.")
     root = next((root for root in map(os.path.realpath, session.roots) if _within(real, root)), "")
     return Place(os.path.normpath(whole), real, root)
+
+
+def is_text(path: str) -> bool:
+    """Whether it can be named in JSON: a name on disk may have bytes that are no UTF-8."""
+    return not any("\ud800" <= each <= "\udfff" for each in path)
 
 
 def _within(path: str, root: str) -> bool:
