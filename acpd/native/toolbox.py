@@ -34,6 +34,8 @@ _SCOPES = {WRITE: "changes to files in the session's folders"}
 """How the question calls a scope, where that is not its own name."""
 REFUSED = "The user refused this call. Do not do it in another way: go on without it, or ask the user what to do."
 
+SILENT = "It failed, and did not say why."
+
 
 class ToolFailed(Exception):
     """A tool could not do what it was asked. The message is for the model: what is wrong, and what to do instead."""
@@ -175,7 +177,7 @@ async def _called(turn: Turn, tool: Tool, given: Mapping[str, Any], about: _Abou
 
 async def _end(call: ToolCall, output: ToolOutput) -> None:
     if output.failed:
-        await call.fail("" if output.shown else output.text, output.structured)
+        await call.fail("" if output.shown else output.text or SILENT, output.structured)
         return
     if output.text and not output.shown:
         await call.text(output.text)

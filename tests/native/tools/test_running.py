@@ -87,6 +87,7 @@ async def test_a_cancelled_command_leaves_no_process(work: Bench) -> None:
     assert len(pids) == 3
     work.cancel()
     assert await turn == "cancelled"
+    assert "It was cancelled." == work.shown()["content"][-1]["content"]["text"]
     assert [True] * 3 == [await gone(pid) for pid in pids]
     assert work.shown()["status"] == "failed"
 
