@@ -148,10 +148,13 @@ class Terminal:
     async def kill(self, grace: float) -> None:
         """SIGTERM to its group, after `grace` seconds SIGKILL to all that it started. Its output stays."""
         running = self._process
+        below: set[tuple[int, int]] = set()
         if running.code is None:
+            below = await asyncio.to_thread(process.descendants, running.pid)
             process.signal_group(running.pid, signal.SIGTERM)
             await running.exited(grace)
-        kill = partial(process.kill_rest, running.pid, self.name, TERMINAL_VARIABLE, ended=running.code is not None)
+        ended = running.code is not None
+        kill = partial(process.kill_rest, running.pid, self.name, TERMINAL_VARIABLE, ended=ended, known=below)
         await asyncio.to_thread(kill)
         await running.exited(KILL_WAIT)
 

@@ -107,6 +107,14 @@ async def test_names_that_would_deceive(tmp_path: Path, mark: str) -> None:
         assert [] == [each for each in told if not each.isprintable()]
 
 
+async def test_what_a_server_has_hidden_ends_with_it(tmp_path: Path, mark: str) -> None:
+    """A program in a session of its own and without our environment is ended with the server that has started it."""
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        pid = int((await session.call("rich_hide")).text)
+        assert proc.alive(pid)
+    await until(lambda: not proc.alive(pid), within=1)
+
+
 async def test_resources_and_prompts(tmp_path: Path, mark: str) -> None:
     """Both can be listed and read by tools that are harmless."""
     async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
