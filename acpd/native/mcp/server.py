@@ -127,7 +127,7 @@ class Server:
             await self._exited()
         finally:
             words = self._child.last_words() if self._child is not None else ""
-            self._end()
+            self.end()
         self._lost(words)
 
     async def _talk(self, limit: asyncio.Timeout) -> None:
@@ -170,10 +170,10 @@ class Server:
         """The session was closed while the process was being started."""
         if not starting.cancelled() and starting.exception() is None:
             self._child = self._born(starting)
-            self._end()
+            self.end()
 
-    def _end(self) -> None:
-        """The process, in a task that nobody cancels."""
+    def end(self) -> None:
+        """The process, if there is one, in a task that nobody cancels."""
         child, self._child = self._child, None
         if child is None:
             return

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from mcp.client._transport import ReadStream, WriteStream
     from mcp.shared.message import SessionMessage
 
-BURST = 20_000
+BURST = 10_000
 """Messages, lines that are none, and pieces of PIECE bytes that a server may send at once: some 320 MB."""
 PER_SECOND = 1_000
 """The same in the long run. One with much progress to tell sends a hundred a second."""
-PIECE = 16 * 1024
+PIECE = 32 * 1024
 ASKING = 10
 """What a request of a server's counts: as so many messages."""
 OPEN = 1_000
