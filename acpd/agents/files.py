@@ -49,10 +49,11 @@ _decode_read = msgspec.json.Decoder(_Read).decode
 _decode_write = msgspec.json.Decoder(_Write).decode
 
 
-def read(params: bytes, roots: Sequence[str]) -> bytes:
+def read(params: bytes, roots: Sequence[str] | None) -> bytes:
     r"""The result of fs/read_text_file for params that are sound; lines end at `\n` and keep their ends.
 
-    Behind the end of the file there is nothing, which is no error. Raises RequestError.
+    Behind the end of the file there is nothing, which is no error. Raises RequestError. `roots` None: the path is what it leads
+    to, anywhere; a link in it is an error.
     """
     said = _decode_read(params)
     with _place(said.path, roots, make=False) as (folder, name):
@@ -95,10 +96,11 @@ def _too_big(path: str) -> RequestError:
     )
 
 
-def write(params: bytes, roots: Sequence[str]) -> bytes:
+def write(params: bytes, roots: Sequence[str] | None) -> bytes:
     """The result of fs/write_text_file for params that are sound: the file has what it had or all of this, whatever happens.
 
-    A file that is there keeps its mode; one that is not is made, with the folders above it. Raises RequestError.
+    A file that is there keeps its mode; one that is not is made, with the folders above it. `roots` as of `read`. Raises
+    RequestError.
     """
     said = _decode_write(params)
     with _place(said.path, roots, make=True) as (folder, name):
@@ -152,14 +154,14 @@ def resolved(path: str, roots: Sequence[str]) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _place(path: str, roots: Sequence[str], *, make: bool) -> Generator[tuple[int, str]]:
+def _place(path: str, roots: Sequence[str] | None, *, make: bool) -> Generator[tuple[int, str]]:
     """A descriptor of the folder that has this file, and the file's name in it. OSErrors of the body become RequestErrors."""
     try:
-        root, below = resolved(path, roots)
+        root, below = ("/", os.path.normpath(path).lstrip("/")) if roots is None else resolved(path, roots)
         if not below or path.endswith("/"):
             raise RequestError(INVALID_PARAMS, f"{path} is a folder")
         *folders, name = below.split("/")
-        folder = _walk(root, folders, make=make)
+        folder = walk(root, folders, make=make)
         try:
             yield folder, name
         finally:
@@ -170,7 +172,8 @@ def _place(path: str, roots: Sequence[str], *, make: bool) -> Generator[tuple[in
         raise RequestError(INTERNAL_ERROR, f"{path}: {error.strerror}") from None
 
 
-def _walk(root: str, names: Sequence[str], *, make: bool) -> int:
+def walk(root: str, names: Sequence[str], *, make: bool = False) -> int:
+    """A descriptor of the folder at the end of these names, which the caller closes. Raises OSError where one is a link."""
     folder = os.open(root, _FOLDER)
     try:
         for name in names:

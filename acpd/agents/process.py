@@ -9,7 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from acpd.errors import AgentError, AgentNotFound
@@ -155,16 +155,48 @@ def signal_process(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def kill_rest(group: int, value: str, variable: str = LINK_VARIABLE, *, ended: bool = False) -> None:
-    """SIGKILL to what is left of the group and to every process that carries the link's name. Blocks for milliseconds.
+def descendants(*pids: int) -> set[tuple[int, int]]:
+    """Pid and start time of all that these have started, as long as their parents live: those too that have left their group
+    and their environment. Blocks for milliseconds.
+    """
+    below: dict[int, list[tuple[int, int]]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{name}/stat", "rb") as stat:
+                fields = stat.read().rsplit(b")", 1)[1].split()
+                below.setdefault(int(fields[1]), []).append((int(name), int(fields[19])))
+    found: set[tuple[int, int]] = set()
+    left = [*pids]
+    while left:
+        new = [each for each in below.get(left.pop(), ()) if each not in found]
+        found.update(new)
+        left += [pid for pid, _ in new]
+    return found
+
+
+def kill_rest(
+    group: int,
+    value: str,
+    variable: str = LINK_VARIABLE,
+    *,
+    ended: bool = False,
+    known: Iterable[tuple[int, int]] = (),
+) -> None:
+    """SIGKILL to what is left of the group, to every process that carries the link's name, and to all that they have started.
+    Blocks for milliseconds.
 
     `ended`: the group's first process was fetched. If there is one with its number all the same, that is somebody else's, and
-    so is its group: a number is not given out again while a group has it.
+    so is its group: a number is not given out again while a group has it. `known`: what `descendants` said before it ended.
     """
+    marked = with_variable(value, variable)
+    below = descendants(*marked, *(() if ended else (group,)))
     if not (ended and exists(group)):
         signal_group(group, signal.SIGKILL)
-    for pid in with_variable(value, variable):
+    for pid in marked:
         signal_process(pid, signal.SIGKILL)
+    for pid, began in {*below, *known}:
+        if start_time(pid) == began:
+            signal_process(pid, signal.SIGKILL)
 
 
 def exists(pid: int) -> bool:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +25,9 @@ from acpd.errors import INTERNAL_ERROR, INVALID_PARAMS, REQUEST_CANCELLED, RESOU
 from acpd.rpc.protocol import Then
 from acpd.storage.slots import OWN_TERMINAL
 from acpd.wire.envelope import encode
+
+if TYPE_CHECKING:
+    from acpd.agents.guard import Guard
 
 TERMINALS = 32
 """Terminals that an agent may have at once, those that have ended and are not released included."""
@@ -132,6 +136,11 @@ class Terminal:
             then(self.status, None)
 
     @property
+    def pid(self) -> int:
+        """That of its group, too."""
+        return self._process.pid
+
+    @property
     def status(self) -> bytes:
         """How it ended, `{"exitCode","signal"}`; empty: it runs."""
         code = self._process.code
@@ -148,10 +157,13 @@ class Terminal:
     async def kill(self, grace: float) -> None:
         """SIGTERM to its group, after `grace` seconds SIGKILL to all that it started. Its output stays."""
         running = self._process
+        below: set[tuple[int, int]] = set()
         if running.code is None:
+            below = await asyncio.to_thread(process.descendants, running.pid)
             process.signal_group(running.pid, signal.SIGTERM)
             await running.exited(grace)
-        kill = partial(process.kill_rest, running.pid, self.name, TERMINAL_VARIABLE, ended=running.code is not None)
+        ended = running.code is not None
+        kill = partial(process.kill_rest, running.pid, self.name, TERMINAL_VARIABLE, ended=ended, known=below)
         await asyncio.to_thread(kill)
         await running.exited(KILL_WAIT)
 
@@ -174,9 +186,10 @@ def _signal(number: int) -> str | None:
 
 
 class Terminals:
-    """Those of one link. `grace`: seconds from SIGTERM to SIGKILL."""
+    """Those of one link. `grace`: seconds from SIGTERM to SIGKILL. `guard`: who ends them if this process is killed."""
 
-    def __init__(self, link: str, grace: float) -> None:
+    def __init__(self, link: str, grace: float, guard: Guard | None = None) -> None:
+        self._guard = guard
         self._link = link
         self._grace = grace
         self._made = 0
@@ -201,13 +214,24 @@ class Terminals:
         name = f"{OWN_TERMINAL}{self._link}-{self._made}"
         wanted = {each.name: each.value for each in said.env or ()}
         whole = {**env, **wanted, LINK_VARIABLE: self._link, TERMINAL_VARIABLE: name}
-        starting = asyncio.get_running_loop().run_in_executor(None, _start, said, tuple(roots), whole)
+        starting = asyncio.get_running_loop().run_in_executor(None, self._start, said, tuple(roots), whole)
         self._starting.add(starting)
         limit = said.outputByteLimit
         kept = min(limit, OUTPUT_LIMIT) if isinstance(limit, int) else OUTPUT_LIMIT
         starting.add_done_callback(partial(self._started, name, kept))
         await asyncio.shield(starting)
         return b'{"terminalId":%b}' % encode(name)
+
+    def _start(self, said: _Create, roots: tuple[str, ...], env: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], int]:
+        running, pipe = _start(said, roots, env)
+        if self._guard is not None:
+            self._guard.add(running.pid)
+        return running, pipe
+
+    async def _release(self, terminal: Terminal) -> None:
+        await terminal.release(self._grace)
+        if self._guard is not None:
+            await asyncio.to_thread(self._guard.remove, terminal.pid)
 
     def _started(self, name: str, limit: int, starting: asyncio.Future[tuple[subprocess.Popen[bytes], int]]) -> None:
         """On the loop, before `create` goes on, and also if nobody waits for it any more."""
@@ -246,7 +270,7 @@ class Terminals:
         """The name means nothing any more, from the first moment on."""
         terminal = self._named(name)
         del self._open[name]
-        await terminal.release(self._grace)
+        await self._release(terminal)
         return b"{}"
 
     async def close(self) -> None:
@@ -255,7 +279,7 @@ class Terminals:
         if self._starting:
             await asyncio.wait(self._starting)
         left, self._open = self._open, {}
-        await asyncio.gather(*(terminal.release(self._grace) for terminal in left.values()))
+        await asyncio.gather(*(self._release(terminal) for terminal in left.values()))
 
 
 def unknown(name: str) -> RequestError:

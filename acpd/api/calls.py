@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from acpd.api.shapes import Location, ToolKind
+from acpd.errors import AcpdError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,9 +16,13 @@ if TYPE_CHECKING:
     from acpd.api.hands import Terminal
     from acpd.api.turn import Turn
 
+CANCELLED = "It was cancelled."
+
 
 class ToolCall:
-    """Use it with `async with`: entering reports it, leaving completes it, an exception fails it. The last word counts."""
+    """Use it with `async with`: entering reports it, leaving completes it, an exception fails it and says why. The last word
+    counts.
+    """
 
     def __init__(self, turn: Turn, title: str, kind: ToolKind, name: str, given: object, locations: Sequence[Location]) -> None:
         self.id = turn.session.channel.name("call")
@@ -48,14 +54,14 @@ class ToolCall:
     ) -> None:
         """Nothing waits here, so that a cancel cannot leave a call open."""
         if kind is not None and self._status != "failed":
-            self._settle("failed")
+            self._settle("failed", text=_why(error))
         elif self._status not in {"completed", "failed"}:
             self._settle("completed")
 
     def close(self) -> None:
         """It failed, if nothing else was said."""
         if self._status not in {"completed", "failed"}:
-            self._settle("failed")
+            self._settle("failed", text=CANCELLED if self._turn.cancelled else "It did not come to an end.")
 
     def _settle(self, status: str, output: object = None, text: str = "") -> None:
         self._status = status
@@ -127,6 +133,13 @@ class ToolCall:
     def show_output(self, text: str) -> None:
         """The output of a terminal that has ended."""
         self._add(_text(text))
+
+
+def _why(error: BaseException | None) -> str:
+    """In words for the user. What an exception of a program's own says may be secret."""
+    if isinstance(error, asyncio.CancelledError):
+        return CANCELLED
+    return str(error) if isinstance(error, AcpdError) else f"It failed by an internal error ({type(error).__name__})."
 
 
 def _text(text: str) -> dict[str, object]:

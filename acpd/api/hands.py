@@ -23,6 +23,7 @@ from acpd.tasks import Tasks
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from acpd.agents.guard import Guard
     from acpd.agents.terminals import Terminals
     from acpd.api.calls import ToolCall
     from acpd.api.session import Session
@@ -57,6 +58,7 @@ class Hands:
 
     def __init__(self) -> None:
         self._terminals: Terminals | None = None
+        self._guard: Guard | None = None
         self._releases = Tasks(lambda _name, _error: None)
         """Not the connection's: a release that is begun comes to its end, or something would be left running."""
         self._waits = itertools.count(1)
@@ -82,11 +84,14 @@ class Hands:
 
     def _own(self) -> Terminals:
         if self._terminals is None:
+            from acpd.agents.guard import Guard
             from acpd.agents.process import LINK_VARIABLE
             from acpd.agents.terminals import Terminals
 
             # Behind acpd they carry its link's name, by which it ends them if this process is killed.
-            self._terminals = Terminals(os.environ.get(LINK_VARIABLE) or os.urandom(8).hex(), GRACE)
+            link = os.environ.get(LINK_VARIABLE)
+            self._guard = None if link else Guard()
+            self._terminals = Terminals(link or os.urandom(8).hex(), GRACE, self._guard)
         return self._terminals
 
     async def _wait(self, terminals: Terminals, name: str) -> bytes:
@@ -113,6 +118,8 @@ class Hands:
         if self._terminals is not None:
             await self._terminals.close()
             await self._releases.drain()
+        if self._guard is not None:
+            await asyncio.to_thread(self._guard.close)
 
 
 # -- files

@@ -2,6 +2,7 @@
 
 AGENTS.md is read in the session's working directory and in the folders above it, up to the root of the repository; the nearest
 one is the last and wins. Outside of a repository only the working directory's counts: what lies above it is somebody else's.
+So is, as for git, what another user owns: who may write into a folder above must not instruct the model.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 from acpd.errors import StateUnreadable
@@ -85,25 +86,37 @@ def agents_files(cwd: str) -> Sequence[tuple[str, str]]:
     """Path and text of each AGENTS.md that counts, the nearest last. Blocking. What cannot be read is left out."""
     left = MAX_ALL
     found: list[tuple[str, str]] = []
-    folders = _folders(cwd)
+    trusted = {0, os.geteuid(), _owner(cwd)}
+    folders = _folders(cwd, trusted)
     for folder in folders:
         path = os.path.join(folder, NAME)
-        text = bounded(_text(path, folders[-1]), min(MAX_FILE, left)) if left > 200 else ""
+        known = folder == folders[0] or _owner(os.path.realpath(path)) in trusted
+        text = bounded(_text(path, folders[-1]), min(MAX_FILE, left)) if known and left > 200 else ""
         if text:
             left -= len(text.encode())
             found.append((path, text))
     return found[::-1]
 
 
-def _folders(cwd: str) -> list[str]:
-    """From the working directory up to the root of its repository."""
+def _owner(path: str) -> int:
+    """The user who owns it, of a link the link's; -1: there is nothing."""
+    try:
+        return os.lstat(path).st_uid
+    except (OSError, ValueError):
+        return -1
+
+
+def _folders(cwd: str, trusted: Container[int]) -> list[str]:
+    """From the working directory up to the root of its repository. `trusted`: whose `.git` makes one; the user opened the
+    working directory, so its owner is among them.
+    """
     folders = [os.path.abspath(cwd)]
     while not os.path.lexists(os.path.join(folders[-1], ".git")):
         parent = os.path.dirname(folders[-1])
         if parent == folders[-1] or len(folders) == FOLDERS:
             return folders[:1]
         folders.append(parent)
-    return folders
+    return folders if _owner(os.path.join(folders[-1], ".git")) in trusted else folders[:1]
 
 
 def _text(path: str, top: str) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from acpd.errors import AcpdError, ConnectionBroken
+from acpd.native.plain import one_line
 
 if TYPE_CHECKING:
     from acpd.api.calls import ToolCall
@@ -32,6 +33,8 @@ WRITE = "write"
 _SCOPES = {WRITE: "changes to files in the session's folders"}
 """How the question calls a scope, where that is not its own name."""
 REFUSED = "The user refused this call. Do not do it in another way: go on without it, or ask the user what to do."
+
+SILENT = "It failed, and did not say why."
 
 
 class ToolFailed(Exception):
@@ -149,10 +152,10 @@ def _described(tool: Tool, session: Session, given: Mapping[str, Any]) -> _About
 async def _called(turn: Turn, tool: Tool, given: Mapping[str, Any], about: _About, *, free: bool) -> ToolOutput:
     """`free`: nobody need be asked, whatever the scope is."""
     settled, title, where, scope = about
-    async with turn.tool(title, kind=tool.kind, name=tool.name, input=given, locations=where) as call:
+    async with turn.tool(one_line(title), kind=tool.kind, name=tool.name, input=given, locations=where) as call:
         try:
             ready = await tool.prepare(turn, call, settled)
-            if scope and not free and not await turn.allowed(call, scope, _SCOPES.get(scope, scope)):
+            if scope and not free and not await turn.allowed(call, scope, one_line(_SCOPES.get(scope, scope))):
                 raise ToolFailed(REFUSED)
             await call.start()
             output = await tool.run(turn, call, ready)
@@ -174,7 +177,7 @@ async def _called(turn: Turn, tool: Tool, given: Mapping[str, Any], about: _Abou
 
 async def _end(call: ToolCall, output: ToolOutput) -> None:
     if output.failed:
-        await call.fail("" if output.shown else output.text, output.structured)
+        await call.fail("" if output.shown else output.text or SILENT, output.structured)
         return
     if output.text and not output.shown:
         await call.text(output.text)
@@ -187,7 +190,8 @@ async def _reported(turn: Turn, tool: Tool | None, name: str, arguments: object,
     """A call that cannot be made, for the user too: else nobody sees why a model goes in circles."""
     kind = "other" if tool is None else tool.kind
     output = ToolOutput(bounded(why), failed=True)
-    async with turn.tool(f"{name[:100]} (not possible)", kind=kind, name=name[:100], input=arguments) as call:
+    name = one_line(name[:100])
+    async with turn.tool(f"{name} (not possible)", kind=kind, name=name, input=arguments) as call:
         await call.fail(output.text)
     return output
 

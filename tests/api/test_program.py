@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import proc
 from tests.support.paths import ROOT
 from tests.support.plain_editor import PATIENCE, Json, PlainEditor, editors
 
@@ -126,6 +127,24 @@ def test_the_command_example(launch: Launch, tmp_path: Path) -> None:
     assert f"{len(str(tmp_path)) + 1} characters, exit code 3" == said(editor, session(editor, tmp_path), "pwd; exit 3")
     shown = [update["content"][0]["content"]["text"] for update in editor.kinds("tool_call_update") if "content" in update]
     assert [f"{tmp_path}\n"] == shown
+
+
+def test_the_commands_of_a_killed_agent(launch: Launch, tmp_path: Path) -> None:
+    """Without acpd too nothing is left of them after kill -9, what ignores SIGTERM included."""
+    editor = launch(RUNNER)
+    name = session(editor, tmp_path)
+    always = {"outcome": {"outcome": "selected", "optionId": "always"}}
+    editor.answers["session/request_permission"] = lambda _: {"result": always}
+    for _ in range(3):
+        said(editor, name, "trap '' TERM")
+    editor.begin(name, "trap '' TERM; echo $$ > pid.new; (trap '' TERM; sleep 100) & mv pid.new pid; sleep 100")
+    deadline = time.monotonic() + PATIENCE
+    while not (tmp_path / "pid").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    pid = int((tmp_path / "pid").read_text())
+    editor.process.kill()
+    proc.assert_gone(pid, within=PATIENCE)
 
 
 def test_the_class_example(launch: Launch, tmp_path: Path) -> None:

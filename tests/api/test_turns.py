@@ -122,6 +122,9 @@ async def test_a_tool_call_tells_its_whole_story() -> None:
         with contextlib.suppress(ValueError):
             async with turn.tool("Boom"):
                 raise ValueError
+        with contextlib.suppress(FileFailed):
+            async with turn.tool("Read"):
+                await turn.read_text(Path("/nowhere/at/all"))
         async with turn.tool("Sorry") as call:
             await call.fail("no luck", 7)
 
@@ -138,8 +141,10 @@ async def test_a_tool_call_tells_its_whole_story() -> None:
         ends = [
             (update["status"], update.get("rawOutput")) for update in rest if update.get("status") in ("completed", "failed")
         ]
-        assert [("completed", [1]), ("failed", None), ("failed", 7)] == ends
-        assert "no luck" == rest[-1]["content"][0]["content"]["text"]
+        assert [("completed", [1]), ("failed", None), ("failed", None), ("failed", 7)] == ends
+        boom, read, sorry = [update["content"][0]["content"]["text"] for update in rest if update.get("status") == "failed"]
+        assert ("It failed by an internal error (ValueError).", "no luck") == (boom, sorry)
+        assert "/nowhere/at/all" in read
 
 
 @pytest.mark.parametrize("stop", ["end_turn", "max_tokens", "max_turn_requests", "refusal", None])
@@ -277,6 +282,8 @@ async def test_cancel_at_every_await(tmp_path: Path, *, able: bool, times: int) 
             begun = {update["toolCallId"] for update in editor.updates("tool_call")}
             ended = [update for update in editor.updates("tool_call_update") if update.get("status") in ("completed", "failed")]
             assert begun == {update["toolCallId"] for update in ended}
+            silent = [update for update in ended if "failed" == update["status"] and not update.get("content")]
+            assert [] == silent, f"cancelled at wait {at}"
             assert "end_turn" == await editor.prompt(name, "on")
             await editor.until(lambda: not desk.terminals)
         assert at > 15

@@ -215,6 +215,7 @@ def test_it_is_a_login_for_clients_with_a_terminal(tmp_path: Path, env: dict[str
             assert [] == client.initialize()["authMethods"]
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("behind", [False, True])
 def test_what_was_offline_has_the_model_that_was_set_up(
     tmp_path: Path, env: dict[str, str], server: ModelServer, run: Callable[..., int], *, behind: bool

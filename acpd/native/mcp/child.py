@@ -9,10 +9,11 @@ import signal
 import subprocess
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from acpd.agents import process
-from acpd.agents.process import KILL_WAIT, Pipes, Watched, kill_rest, signal_group
+from acpd.agents.process import KILL_WAIT, Pipes, Watched, descendants, kill_rest, signal_group
 from acpd.errors import AgentError, AgentNotFound
 from acpd.native.mcp.failed import ServerFailed
 from acpd.peer import pipe_end
@@ -91,11 +92,13 @@ class Child:
         """EOF, SIGTERM to the group after GRACE, SIGKILL to all that is left after another. To be called once, in a task
         that nobody cancels.
         """
+        below = set() if self.code is not None else await asyncio.to_thread(descendants, self.pid)
         self._close(self.pipes)
         if not await self._watched.exited(GRACE):
             signal_group(self.pid, signal.SIGTERM)
             await self._watched.exited(GRACE)
-        await asyncio.to_thread(kill_rest, self.pid, self._started.mark, VARIABLE, ended=self.code is not None)
+        ended = self.code is not None
+        await asyncio.to_thread(partial(kill_rest, self.pid, self._started.mark, VARIABLE, ended=ended, known=below))
         await self._watched.exited(KILL_WAIT)
         await asyncio.to_thread(_dismiss, self._started.guard)
         self._close(self._stderr)

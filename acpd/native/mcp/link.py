@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import mcp_types as types
@@ -21,16 +21,15 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import FileUrl, ValidationError
 
-from acpd.native.mcp import web
-from acpd.native.mcp.failed import ENDED, ServerFailed
+from acpd.native.mcp import schemas, web
+from acpd.native.mcp.failed import ENDED, ServerFailed, ServerFlooded
 from acpd.native.mcp.pipe import Messages, talking
+from acpd.native.mcp.streams import Meter, Reading, Writing
 from acpd.tasks import within
 from acpd.version import __version__
 
 if TYPE_CHECKING:
-    from mcp.client._transport import ReadStream
     from mcp.shared.dispatcher import ProgressFnT
-    from mcp.shared.message import SessionMessage
 
     from acpd.native.mcp.child import Child
     from acpd.native.mcp.spec import Spec
@@ -67,6 +66,9 @@ class Link:
         self._news = asyncio.Event()
         """The list of tools has changed, or the connection has ended."""
         self.tools: list[types.Tool] = []
+        """With schemas as models take them."""
+        self.unusable: list[str] = []
+        """The names of tools that are not among them, because their schemas cannot be mended."""
         self.resources = False
         """Whether the server has some."""
         self.prompts = False
@@ -125,7 +127,9 @@ class Link:
             if not cursor or cursor in seen or len(tools) >= MAX_TOOLS:
                 break
             seen.add(cursor)
-        return [tool for tool in tools[:MAX_TOOLS] if tool.execution is None or tool.execution.task_support != "required"]
+        callable_ = [tool for tool in tools[:MAX_TOOLS] if tool.execution is None or tool.execution.task_support != "required"]
+        usable, self.unusable = await asyncio.to_thread(_usable, callable_)
+        return usable
 
     async def stay(self, listed: Listed) -> None:
         """Until the connection ends: read the list again when the server says that it has changed."""
@@ -200,57 +204,40 @@ class Link:
         return await self._session.get_prompt(name, dict(arguments))
 
 
+def _usable(tools: list[types.Tool]) -> tuple[list[types.Tool], list[str]]:
+    """Those whose schemas every provider takes now, and the names of the others."""
+    usable: list[types.Tool] = []
+    others: list[str] = []
+    for tool in tools:
+        try:
+            usable.append(tool.model_copy(update={"input_schema": schemas.plain(tool.input_schema)}))
+        except schemas.Unusable:
+            others.append(tool.name)
+    return usable, others
+
+
 def _page(cursor: str | None) -> types.PaginatedRequestParams | None:
     return types.PaginatedRequestParams(cursor=cursor) if cursor else None
-
-
-class _Ending:
-    """A read stream whose end is noticed: the package tells it to nobody but waiting requests."""
-
-    def __init__(self, stream: ReadStream[SessionMessage | Exception]) -> None:
-        self._stream = stream
-        self.on_end: Callable[[], None] | None = None
-
-    @property
-    def last_context(self) -> object:
-        return getattr(self._stream, "last_context", None)
-
-    async def receive(self) -> SessionMessage | Exception:
-        return await self._stream.receive()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    def __aiter__(self) -> AsyncIterator[SessionMessage | Exception]:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        return await self._stream.__anext__()
-
-    async def __aenter__(self) -> Self:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self.on_end is not None:
-            self.on_end()
-        await self._stream.__aexit__(None, None, None)
 
 
 @asynccontextmanager
 async def connected(spec: Spec, child: Child | None, roots: tuple[Path, ...]) -> AsyncGenerator[Link]:
     """A connection; `greet` it. `child`: the server's process, for stdio. What goes wrong is raised as ServerFailed."""
-    refusal = web.Refusal()
+    meter = Meter()
+    refusal = web.Refusal(meter)
     messages: Any = None
     try:
-        async with _streams(spec, child, refusal) as (messages, writing):
-            stream = _Ending(messages)
+        async with _streams(spec, child, refusal, meter) as (messages, unmeasured):
+            writing = Writing(unmeasured)
+            stream = Reading(messages, meter, writing)
             async with _session(stream, writing, roots, refusal) as link:
-                stream.on_end = link.end
+                stream.on_end = meter.on_fault = link.end
                 yield link
-        if isinstance(messages, Messages) and messages.fault:
-            raise ServerFailed(messages.fault)
+        if meter.fault or (isinstance(messages, Messages) and messages.fault):
+            raise ServerFailed(meter.fault or messages.fault)
     except Exception as error:  # noqa: BLE001  the package's task groups raise whatever its transports meet; it costs this server only
+        if meter.fault:
+            raise ServerFlooded(meter.fault) from None
         fault = messages.fault if isinstance(messages, Messages) else refusal.status
         raise ServerFailed(fault or cause(error)) from None
 
@@ -274,9 +261,9 @@ async def _session(reading: Any, writing: Any, roots: tuple[Path, ...], refusal:
         yield links[0]
 
 
-def _streams(spec: Spec, child: Child | None, refusal: web.Refusal) -> Any:
+def _streams(spec: Spec, child: Child | None, refusal: web.Refusal, meter: Meter) -> Any:
     if child is not None:
-        return talking(child)
+        return talking(child, meter)
     return web.events(spec, refusal) if spec.kind == "sse" else web.streaming(spec, refusal)
 
 

@@ -17,6 +17,7 @@ from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCNotificati
 from pydantic import ValidationError
 
 from acpd.native.mcp.child import LINGER, Child
+from acpd.native.mcp.streams import PIECE, Meter
 from acpd.peer import pipe_end
 
 MAX_LINE = 32 * 1024 * 1024
@@ -35,8 +36,9 @@ _ID_LAST = re.compile(_ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 class Messages:
     """What a server writes, as the session's read stream."""
 
-    def __init__(self, stdout: asyncio.StreamReader) -> None:
+    def __init__(self, stdout: asyncio.StreamReader, meter: Meter) -> None:
         self._stdout = stdout
+        self._meter = meter
         self._pieces: list[bytes] = []
         """The beginning of a line."""
         self._size = 0
@@ -52,11 +54,13 @@ class Messages:
             while self._lines:
                 if (message := self._message(self._lines.pop())) is not None:
                     return message
+                if not self._meter.count(1):
+                    raise StopAsyncIteration
                 if self._noise > MAX_NOISE:
                     self.fault = "it writes what is not MCP"
                     raise StopAsyncIteration
             chunk = await self._stdout.read(CHUNK)
-            if not chunk:
+            if not chunk or not self._meter.count(len(chunk) / PIECE):
                 raise StopAsyncIteration
             self._take(chunk)
             if self._size > 8 * MAX_LINE:
@@ -172,7 +176,7 @@ class Sender(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def talking(child: Child) -> AsyncGenerator[tuple[Messages, Sender]]:
+async def talking(child: Child, meter: Meter) -> AsyncGenerator[tuple[Messages, Sender]]:
     """The streams of a child that has just been started. Its pipes are closed in the end; the process is its owner's."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=CHUNK)
@@ -193,7 +197,7 @@ async def talking(child: Child) -> AsyncGenerator[tuple[Messages, Sender]]:
         protocol = asyncio.StreamReaderProtocol(reader)
         await loop.connect_write_pipe(lambda: sender, pipe_end(child.pipes.pop(0), "wb"))
         stdout, _ = await loop.connect_read_pipe(lambda: protocol, pipe_end(child.pipes.pop(0), "rb"))
-        yield Messages(reader), sender
+        yield Messages(reader, meter), sender
     finally:
         sender.end()
         if stdout is not None:

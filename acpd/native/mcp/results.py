@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from acpd.native.toolbox import ToolOutput, bounded
+from acpd.native.tools.reading import image_type
 
 if TYPE_CHECKING:
     import mcp_types as types
@@ -37,14 +37,16 @@ class _Told:
     def image(self, data: str, mime: str) -> None:
         mime = mime.lower()
         try:
-            decoded = base64.b64decode(data)
-        except (binascii.Error, ValueError):
-            self.text(f"[image {mime}: cannot be decoded]")
+            decoded = base64.b64decode("".join(data.split()), validate=True)
+        except ValueError:
+            self.text(f"[image {mime}: its data is not valid base64; not shown]")
             return
-        if mime not in _PICTURES or len(decoded) > MAX_IMAGE or len(self.images) == MAX_IMAGES:
+        if mime in _PICTURES and image_type(decoded[:16]) not in _PICTURES:
+            self.text(f"[image {mime}, {len(decoded)} bytes: it is no image; not shown]")
+        elif mime not in _PICTURES or len(decoded) > MAX_IMAGE or len(self.images) == MAX_IMAGES:
             self.text(f"[image {mime}, {len(decoded)} bytes: not shown]")
         else:
-            self.images.append((decoded, mime))
+            self.images.append((decoded, image_type(decoded[:16])))
 
     def contents(self, resource: types.TextResourceContents | types.BlobResourceContents) -> None:
         from mcp_types import TextResourceContents
@@ -92,12 +94,26 @@ def of_call(result: types.CallToolResult, secrets: Secrets) -> ToolOutput:
         told.block(block)
     structured = None
     if result.structured_content is not None:
-        rendered = secrets.told(json.dumps(result.structured_content, ensure_ascii=False))
+        hidden = _hidden(result.structured_content, secrets)
+        rendered = json.dumps(hidden, ensure_ascii=False)
         if not told.texts and not told.images:
             told.texts.append(rendered)
         if len(rendered) <= MAX_STRUCTURED:
-            structured = json.loads(rendered)
+            structured = hidden
     return told.output(failed=result.is_error, structured=structured)
+
+
+def _hidden(value: Any, secrets: Secrets) -> Any:
+    """The same JSON without secrets: in names, texts, and numbers, which may be one too."""
+    if isinstance(value, str):
+        return secrets.told(value)
+    if isinstance(value, dict):
+        return {secrets.told(name): _hidden(each, secrets) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_hidden(each, secrets) for each in value]
+    written = json.dumps(value)
+    told = secrets.told(written)
+    return value if told == written else told
 
 
 def of_contents(contents: Iterable[types.TextResourceContents | types.BlobResourceContents], secrets: Secrets) -> ToolOutput:

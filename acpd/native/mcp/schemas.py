@@ -1,9 +1,13 @@
-"""Schemas of tools as every provider takes them: an object with properties, and no alternatives at the top."""
+"""Schemas of tools as every provider takes them: an object with properties, no alternatives at the top, nothing broken."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from acpd.native.mcp.sifting import Unusable, measure, sifted, target_of
+
+__all__ = ["Unusable", "plain"]
 
 DEEPEST = 8
 """Alternatives within alternatives, and references to references; what is deeper is left out."""
@@ -15,14 +19,16 @@ def plain(given: Mapping[str, Any]) -> dict[str, Any]:
     """The schema, with what stands in alternatives or behind a reference at its top as properties of its own.
 
     It may allow more than the server does, which checks what it is sent. A member that alternatives have in several
-    shapes may have each of them; required is what all of them require.
+    shapes may have each of them; required is what all of them require. Raises Unusable if there is too much in it.
     """
+    given = sifted(given)
     properties, required = _members(given, given, DEEPEST)
     kept = {name: value for name, value in given.items() if name not in _REFUSED}
     found: dict[str, Any] = {**kept, "type": "object", "properties": properties}
     found.pop("required", None)
     if required:
         found["required"] = sorted(required)
+    measure(found)
     return found
 
 
@@ -33,7 +39,7 @@ def _members(part: Any, whole: Mapping[str, Any], depth: int) -> tuple[dict[str,
     own = part.get("properties")
     properties: dict[str, Any] = dict(own) if isinstance(own, dict) else {}
     required = {name for name in _list(part, "required") if isinstance(name, str)}
-    further = [_members(each, whole, depth - 1) for each in (_referred(part, whole), *_list(part, "allOf"))]
+    further = [_members(each, whole, depth - 1) for each in (target_of(part.get("$ref"), whole), *_list(part, "allOf"))]
     for more, needed in further:
         properties = more | properties
         required |= needed
@@ -60,14 +66,3 @@ def _either(branches: list[dict[str, Any]]) -> dict[str, Any]:
 def _list(part: Mapping[str, Any], name: str) -> Iterator[Any]:
     found = part.get(name)
     return iter(found if isinstance(found, list) else ())
-
-
-def _referred(part: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:
-    """What `#/$defs/Name` stands for; None where there is no reference, or none that can be followed."""
-    path = part.get("$ref")
-    if not isinstance(path, str) or not path.startswith("#/"):
-        return None
-    found: Any = whole
-    for step in path[2:].split("/"):
-        found = found.get(step) if isinstance(found, dict) else None
-    return found

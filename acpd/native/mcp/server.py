@@ -12,7 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from acpd.native.mcp.child import Child, Started, spawn
-from acpd.native.mcp.failed import ENDED, ServerFailed
+from acpd.native.mcp.failed import ENDED, ServerFailed, ServerFlooded
+from acpd.native.plain import one_line
 from acpd.native.toolbox import ToolFailed
 from acpd.tasks import within
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import mcp_types as types
 
     from acpd.api.session import Session
+    from acpd.api.shapes import Severity
     from acpd.native.mcp.link import Link
     from acpd.native.mcp.spec import Spec
     from acpd.tasks import Tasks
@@ -65,12 +67,14 @@ class Server:
         self._since = 0.0
         self._told = False
         """The trouble that it has now was told."""
-        self._warned = False
-        """It lists tools twice, and that was told."""
+        self._warned: set[str] = set()
+        """What is wrong with its list and was told."""
         self._waited = False
         """`open` has not waited for it."""
         self._forgotten = False
         """It does not know our session any more, as after its restart: that is nobody's trouble, connect anew."""
+        self._flooded = False
+        """The last connection was ended for that: only a call connects again."""
         self._child: Child | None = None
         self._children: set[Child] = set()
         """Processes that are not known to have ended."""
@@ -99,7 +103,7 @@ class Server:
                 if not self._wanted.is_set():  # by a call meanwhile, which waits for the next attempt
                     self._settled.set()
             failures = 1 if self.known and self._failed_at - began > STEADY else failures + 1
-            again = (self.known or self.spec.kind != "stdio") and failures <= TRIES
+            again = (self.known or self.spec.kind != "stdio") and failures <= TRIES and not self._flooded
             try:
                 async with asyncio.timeout(2.0 ** (failures - 1) if again else None):
                     await self._wanted.wait()
@@ -110,7 +114,7 @@ class Server:
 
     async def _connect(self) -> None:
         """One connection from its beginning to its end, whose cause is `why` then."""
-        self.why = ""
+        self.why, self._flooded = "", False
         try:
             async with asyncio.timeout(PATIENCE) as limit:
                 await self._talk(limit)
@@ -119,11 +123,11 @@ class Server:
         except TimeoutError:
             self.why = f"it did not answer within {PATIENCE:g} seconds"
         except ServerFailed as failed:
-            self.why = str(failed)
+            self.why, self._flooded = str(failed), isinstance(failed, ServerFlooded)
             await self._exited()
         finally:
             words = self._child.last_words() if self._child is not None else ""
-            self._end()
+            self.end()
         self._lost(words)
 
     async def _talk(self, limit: asyncio.Timeout) -> None:
@@ -166,10 +170,10 @@ class Server:
         """The session was closed while the process was being started."""
         if not starting.cancelled() and starting.exception() is None:
             self._child = self._born(starting)
-            self._end()
+            self.end()
 
-    def _end(self) -> None:
-        """The process, in a task that nobody cancels."""
+    def end(self) -> None:
+        """The process, if there is one, in a task that nobody cancels."""
         child, self._child = self._child, None
         if child is None:
             return
@@ -182,7 +186,7 @@ class Server:
 
     def _connected(self, link: Link) -> None:
         if self._waited and not self.known:
-            self._session.notice("info", f"MCP server {self.label} is ready now")
+            self._notice("info", "is ready now")
         if not self.known:
             self._told = False
         self.link, self.known, self._over = link, True, asyncio.Event()
@@ -193,12 +197,18 @@ class Server:
     def _listed(self, tools: list[types.Tool]) -> None:
         """A tool that is listed twice cannot be told apart by a call: it counts once."""
         unique = {tool.name: tool for tool in reversed(tools)}
-        if len(unique) < len(tools) and not self._warned:
-            self._warned = True
-            twice = sorted({tool.name for tool in tools if unique[tool.name] is not tool})
-            names = self.spec.secrets.shown(", ".join(twice)[:200])
-            self._session.notice("warning", f"MCP server {self.label} lists a tool more than once", f"Once is enough: {names}.")
+        twice = sorted({tool.name for tool in tools if unique[tool.name] is not tool})
+        self._warn("lists a tool more than once", "Once is enough", twice)
+        unusable = [] if self.link is None else self.link.unusable
+        self._warn("has tools that no model can be offered", "Their arguments are described by too much", unusable)
         self.tools = list(reversed(unique.values()))
+
+    def _warn(self, what: str, why: str, tools: list[str]) -> None:
+        """Once in the session, if there are any such tools."""
+        if tools and what not in self._warned:
+            self._warned.add(what)
+            names = self.spec.secrets.shown(", ".join(tools)[:200])
+            self._notice("warning", what, f"{why}: {names}.")
 
     def _lost(self, words: str) -> None:
         """Say why there is no connection any more. `words`: those of its process."""
@@ -217,7 +227,10 @@ class Server:
         if not self._told:
             self._told = True
             cause = f"{self.why[:1].upper()}{self.why[1:]}. " if self.why else ""
-            self._session.notice("warning", f"MCP server {self.label} {what}", f"{cause}{then}")
+            self._notice("warning", what, f"{cause}{then}")
+
+    def _notice(self, severity: Severity, what: str, description: str = "") -> None:
+        self._session.notice(severity, one_line(f"MCP server {self.label} {what}"), one_line(description))
 
     def look(self) -> None:
         """The session is used: a server on HTTP that was not there may be there by now."""

@@ -99,6 +99,8 @@ class Servers:
             await _cancel(self._calls, GOODBYE)
             await _cancel(self._connections, GOODBYE)
             await _cancel(self._connections, GOODBYE)  # where the first cancel still waits for a goodbye
+            for server in self._servers:
+                server.end()  # where its connection has still not come to an end: that of one that floods is busy
             await within(ENDING, self._endings.drain())
         finally:
             for server in self._servers:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from acpd.native.mcp import results, schemas
+from acpd.native.mcp import results
 from acpd.native.toolbox import Tool, ToolOutput
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ class McpTool(Tool):
     """Asks always, by server and tool: what a server says of its own tools (read-only and the like) is no promise."""
 
     def __init__(self, server: Server, name: str, tool: types.Tool, timeout: float) -> None:
-        """`name`: the model's for it. `timeout`: seconds to connect again where that is needed."""
+        """`name`: the model's for it. `tool`: as a Link has it. `timeout`: seconds to connect again where that is needed."""
         secrets = server.spec.secrets
         self.name = name
         self.description = secrets.told(tool.description or tool.title or tool.name)[:MAX_DESCRIPTION]
-        self.schema = schemas.plain(tool.input_schema)
+        self.schema = tool.input_schema
         hints = tool.annotations
         self.kind = "read" if hints is not None and hints.read_only_hint else "other"
         shown = secrets.told(tool.title or (hints.title if hints else None) or tool.name)

@@ -11,10 +11,13 @@ import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
+from acpd.native.mcp.streams import PIECE
+
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
     from acpd.native.mcp.spec import Spec
+    from acpd.native.mcp.streams import Meter
 
 CONNECT = 10.0
 """Seconds to connect and to write."""
@@ -27,7 +30,8 @@ LONGEST = 32 * 1024 * 1024
 class Refusal:
     """Looks at each answer, for what the `mcp` package does not tell."""
 
-    def __init__(self) -> None:
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
         self.status = ""
         """That of the last POST, if it was an HTTP error."""
         self.forgotten = False
@@ -40,23 +44,27 @@ class Refusal:
             self.status = f"HTTP {response.status_code} {response.reason_phrase}".strip() if failed else ""
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise httpx2.DecodingError("the answer is compressed, which was not asked for", request=response.request)
-        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _Bounded(response.stream)
+        endless = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _Bounded(response.stream, self._meter, None if endless else LONGEST)
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A body of at most LONGEST bytes: above, it fails as one that cannot be read, which costs that call."""
+    """A body of at most so many bytes: above, it fails as one that cannot be read, which costs that call."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, meter: Meter, limit: int | None) -> None:
         self._stream = stream
+        self._meter = meter
+        self._limit = limit
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
         async for part in self._stream:
             size += len(part)
-            if size > LONGEST:
-                raise httpx2.StreamError(f"the answer has more than {LONGEST} bytes")
+            if self._limit is not None and size > self._limit:
+                raise httpx2.StreamError(f"the answer has more than {self._limit} bytes")
+            if not self._meter.count(len(part) / PIECE):
+                raise httpx2.StreamError(self._meter.fault)
             yield part
 
     async def aclose(self) -> None:

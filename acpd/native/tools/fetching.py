@@ -19,6 +19,7 @@ from urllib.parse import urljoin, urlsplit
 
 from msgspec import Meta, Struct
 
+from acpd.native.plain import one_line
 from acpd.native.toolbox import ToolFailed, ToolOutput
 from acpd.native.tools import addresses, pages
 from acpd.native.tools.places import shown
@@ -26,7 +27,9 @@ from acpd.native.tools.reading import MAX_IMAGE, image_type
 from acpd.native.tools.typed import Typed
 
 if TYPE_CHECKING:
-    from httpx2 import AsyncClient
+    from contextlib import AbstractAsyncContextManager
+
+    from httpx2 import AsyncClient, Response
 
     from acpd.api.calls import ToolCall
     from acpd.api.session import Session
@@ -96,6 +99,8 @@ class Fetch(Typed[FetchArguments]):
 
 def _host(url: str) -> tuple[str, int]:
     """Host and port of a URL. Raises ToolFailed."""
+    if not url.isprintable() or " " in url:
+        raise ToolFailed("url: not a URL: it has blanks or control characters in it; write them as %20 and the like.")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -115,7 +120,7 @@ async def _allowed(turn: Turn, call: ToolCall, limit: asyncio.Timeout, scope: st
     left = when - now()
     limit.reschedule(None)
     try:
-        return await turn.allowed(call, scope)
+        return await turn.allowed(call, scope, one_line(scope))
     finally:
         limit.reschedule(now() + left)
 
@@ -127,8 +132,11 @@ async def _followed(url: str, ask: Ask) -> Page:
         page = await _got(url, "" if proxy else await _address(*_host(url), ask), proxy)
         if not page.location:
             return page
-        url = urljoin(url, page.location)
-        host, port = _host(url)
+        try:
+            url = urljoin(url, page.location)
+            host, port = _host(url)
+        except (ToolFailed, ValueError):
+            raise ToolFailed(f"It is at another place now, which is none for `fetch`: {shown(page.location)[:500]}") from None
         if host != allowed[0] or (port != allowed[1] and addresses.private_name(host)):
             raise ToolFailed(f"It is at another place now: {shown(url)[:500]}\nFetch that, if it is what you want.")
     raise ToolFailed(f"More than {REDIRECTS} redirects, the last to {shown(url)[:500]}")
@@ -167,15 +175,9 @@ async def _got(url: str, address: str, proxy: str) -> Page:
     client = await asyncio.to_thread(_client, proxy)
     import httpx2  # it is there now
 
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    there = httpx2.URL(url).copy_with(host=address.partition("%")[0]) if address else httpx2.URL(url)
-    headers = {**_HEADERS, "Host": parts.netloc.rpartition("@")[2]}
+    host, _ = _host(url)
     try:
-        async with (
-            client,
-            client.stream("GET", there, headers=headers, extensions={"sni_hostname": host}) as answer,
-        ):
+        async with client, _stream(client, url, address, proxy) as answer:
             body = bytearray()
             if not answer.has_redirect_location:
                 async for piece in answer.aiter_bytes(64 * 1024):
@@ -192,8 +194,23 @@ async def _got(url: str, address: str, proxy: str) -> Page:
                 where,
                 bytes(body[:MAX_BODY]),
             )
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise ToolFailed(f"{shown(host)} could not be fetched: {str(error) or type(error).__name__}") from None
+    except httpx2.InvalidURL as error:
+        raise ToolFailed(f"url: not a URL: {shown(str(error))[:300]}") from None
+    except (httpx2.HTTPError, UnicodeError) as error:
+        raise ToolFailed(f"{shown(host)} could not be fetched: {shown(str(error)) or type(error).__name__}") from None
+
+
+def _stream(client: AsyncClient, url: str, address: str, proxy: str) -> AbstractAsyncContextManager[Response]:
+    """The answer. Raises InvalidURL for what only httpx finds out."""
+    import httpx2
+
+    named, host = httpx2.URL(url), _host(url)[0]
+    name = named.raw_host.decode("ascii")
+    if proxy and host.isascii() and name != host:  # a proxy must be asked for what was allowed
+        raise httpx2.InvalidURL(f"the host may be {name}")
+    there = named.copy_with(host=address.partition("%")[0]) if address else named
+    headers = {**_HEADERS, "Host": named.netloc.decode("ascii")}
+    return client.stream("GET", there, headers=headers, extensions={"sni_hostname": name})
 
 
 def _client(proxy: str) -> AsyncClient:

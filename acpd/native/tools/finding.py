@@ -145,7 +145,7 @@ class _Search:
 
     def run(self) -> str:
         for found in self._files():
-            text = self._text(found.path)
+            text = self._text(found)
             if text is None or (self._pattern.by_text and not self._pattern.found(text)):
                 continue
             self._file(
@@ -171,9 +171,9 @@ class _Search:
             if glob is None or glob.matches(found.below):
                 yield found
 
-    def _text(self, path: str) -> str | None:
+    def _text(self, found: Found) -> str | None:
         try:
-            data = first_bytes(path, MAX_FILE + 1)
+            data = first_bytes(found.path, MAX_FILE + 1, found.inside)
         except ToolFailed:  # gone meanwhile, or not ours to read
             return None
         self._too_big += len(data) > MAX_FILE

@@ -12,6 +12,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
+from acpd.native.plain import one_line
 from acpd.native.toolbox import WRITE, ToolFailed
 
 if TYPE_CHECKING:
@@ -63,8 +64,15 @@ def place(session: Session, path: str) -> Place:
         raise ToolFailed(f"{shown(path)}: {error.strerror}") from None
     if ".." in whole.split("/"):  # behind a link `..` is not what it looks like, and a client may go by its looks
         whole = real
+    if not is_text(whole):
+        raise ToolFailed(f"{shown(path)} leads to a name that is not UTF-8: {shown(real)}. Use `run` for it.")
     root = next((root for root in map(os.path.realpath, session.roots) if _within(real, root)), "")
     return Place(os.path.normpath(whole), real, root)
+
+
+def is_text(path: str) -> bool:
+    """Whether it can be named in JSON: a name on disk may have bytes that are no UTF-8."""
+    return not any("\ud800" <= each <= "\udfff" for each in path)
 
 
 def _within(path: str, root: str) -> bool:
@@ -85,9 +93,9 @@ def kind(path: str) -> str:
 
 
 def shown(name: str) -> str:
-    """A name on one line: as a JSON string if it has control characters; bytes that are no UTF-8 as escapes."""
+    """A name on one line: as a JSON string if it has characters that are not seen; bytes that are no UTF-8 as escapes."""
     text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
+    return text if text.isprintable() else one_line(json.dumps(text, ensure_ascii=False))
 
 
 def from_root(session: Session, path: str) -> str:

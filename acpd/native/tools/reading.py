@@ -157,9 +157,12 @@ def _listed(where: Place) -> str:
     what = kind(where.real)
     if what != "folder":
         raise ToolFailed(f"{shown(where.path)} is {'not there' if what == 'nothing' else what}, no folder")
-    with os.scandir(where.real) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
-    lines = [_entry(entry) for entry in entries[:ENTRIES]]
+    try:
+        with local.folder(where.real) as folder, os.scandir(folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+            lines = [_entry(entry) for entry in entries[:ENTRIES]]
+    except OSError as error:
+        raise local.failed(where.real, error) from None
     if len(entries) > ENTRIES:
         lines.append(f"[{len(entries) - ENTRIES} more entries: look for them with `glob`]")
     return "\n".join(lines) or "(the folder is empty)"

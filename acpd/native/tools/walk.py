@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 from acpd.native.toolbox import ToolFailed
 from acpd.native.tools.ignoring import Rules, parsed
-from acpd.native.tools.local import first_bytes
+from acpd.native.tools.local import first_bytes, folder
 
 SECONDS = 20.0
 ENTRIES = 500_000
@@ -44,10 +45,13 @@ class Budget:
 
 
 class Found(NamedTuple):
-    """`path`: absolute. `below`: from the folder where the walk began."""
+    """`path`: absolute. `below`: from the folder where the walk began. `inside`: a descriptor of its folder,
+    which is closed when the walk goes on.
+    """
 
     path: str
     below: str
+    inside: int | None = None
 
 
 def files(start: str, budget: Budget, *, ignored: bool) -> Generator[Found]:
@@ -55,32 +59,32 @@ def files(start: str, budget: Budget, *, ignored: bool) -> Generator[Found]:
     stack: list[tuple[str, tuple[Rules, ...]]] = [(start, () if ignored else _rules_above(start))]
     seen = 0
     while stack:
-        folder, rules = stack.pop()
+        here, rules = stack.pop()
         if not ignored:
-            rules = (*rules, *_rules(folder, os.path.join(folder, ".gitignore")))
+            rules = (*rules, *_rules(here, os.path.join(here, ".gitignore")))
         deeper: list[tuple[str, tuple[Rules, ...]]] = []
-        for entry in _entries(folder):
-            seen += 1
-            if seen > ENTRIES:
-                budget.why = f"there are more than {ENTRIES} entries"
-            if not budget.left:
-                return
-            is_folder = entry.is_dir(follow_symlinks=False)
-            if (is_folder and entry.name in _OWN) or _excluded(entry.path, is_folder, rules):
-                continue
-            if is_folder:
-                deeper.append((entry.path, rules))
-            elif entry.is_file(follow_symlinks=False):
-                yield Found(entry.path, os.path.relpath(entry.path, start))
+        with contextlib.suppress(OSError), folder(here) as inside:
+            for name, is_folder in _entries(inside):
+                seen += 1
+                if seen > ENTRIES:
+                    budget.why = f"there are more than {ENTRIES} entries"
+                if not budget.left:
+                    return
+                path = os.path.join(here, name)
+                if (is_folder and name in _OWN) or _excluded(path, is_folder, rules):
+                    continue
+                if is_folder:
+                    deeper.append((path, rules))
+                else:
+                    yield Found(path, os.path.relpath(path, start), inside)
         stack.extend(reversed(deeper))
 
 
-def _entries(folder: str) -> Sequence[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda entry: entry.name)
-    except OSError:
-        return ()
+def _entries(inside: int) -> Sequence[tuple[str, bool]]:
+    """Names of folders (True) and plain files."""
+    with os.scandir(inside) as found:
+        kinds = [(each.name, each.is_dir(follow_symlinks=False), each.is_file(follow_symlinks=False)) for each in found]
+    return sorted((name, is_folder) for name, is_folder, is_file in kinds if is_folder or is_file)
 
 
 def _rules_above(start: str) -> tuple[Rules, ...]:
@@ -93,10 +97,10 @@ def _rules_above(start: str) -> tuple[Rules, ...]:
         above.append(parent)
     top = above[-1]
     found = [*_rules(top, os.path.join(top, ".git", "info", "exclude"))]
-    for folder in reversed(above[1:]):
-        found += _rules(folder, os.path.join(folder, ".gitignore"))
-    for folder in reversed(above[:-1]):
-        if _excluded(folder, True, found):
+    for each in reversed(above[1:]):
+        found += _rules(each, os.path.join(each, ".gitignore"))
+    for each in reversed(above[:-1]):
+        if _excluded(each, True, found):
             return ()
     return tuple(found)
 

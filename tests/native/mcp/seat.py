@@ -65,6 +65,9 @@ class Seat:
         self.notices: list[Notice] = []
         self.calls: list[Call] = []
         self.asked: list[str] = []
+        self.questions: list[str] = []
+        """As they are shown."""
+        self.titles: list[str] = []
 
     @property
     def session(self) -> Seat:
@@ -75,10 +78,12 @@ class Seat:
 
     def tool(self, title: str, **_: object) -> Call:
         self.calls.append(Call())
+        self.titles.append(title)
         return self.calls[-1]
 
     async def allowed(self, call: Call, scope: str, what: str = "") -> bool:
         self.asked.append(scope)
+        self.questions.append(what or scope)
         return True
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from acpd.api.shapes import McpServer
 from acpd.native.mcp import server as server_module
+from acpd.native.mcp import sifting
 from tests.native.mcp.seat import Opened, opened, program, remote
 from tests.support import proc
 
@@ -67,6 +68,51 @@ async def test_all_pages_of_the_list(tmp_path: Path, mark: str) -> None:
         assert ["rich_echo", "rich_fail", "rich_image"] == session.names[:3]
         assert ["rich_mute", "mcp_resources", "mcp_prompts"] == session.names[-3:]
         assert "# MCP server rich\nUse echo." == session.servers.instructions()
+
+
+async def test_tools_with_broken_schemas(tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are mended; one that cannot be is left out, which is told once, and what remains can be called."""
+    monkeypatch.setattr(sifting, "VALUES", 100)
+    wide = {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(60)}}
+    broken = {"type": "object", "properties": {"a": {"anyOf": 5}}}
+    listed = [{"name": "wide", "inputSchema": wide}, {"name": "echo", "inputSchema": broken}]
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark, TOOLS=json.dumps(listed))) as session:
+        tools = {tool.name: tool.schema for tool in session.servers.tools()}
+        assert {"type": "object", "properties": {"a": {}}} == tools["rich_echo"]
+        assert "rich_wide" not in tools
+        (notice,) = session.seat.notices
+        assert "MCP server rich has tools that no model can be offered" == notice.title
+        assert "Their arguments are described by too much: wide." == notice.description
+        await session.call("rich_grow")  # the list is read again
+        assert "echo x" == (await session.call("rich_echo", text="x")).text
+        assert 1 == len(session.seat.notices)
+
+
+async def test_names_that_would_deceive(tmp_path: Path, mark: str) -> None:
+    """Titles, questions and notices of a server are one line with nothing hidden in it."""
+    bad = "a\n\x1b[2Jred\u202e"
+    schema = {"type": "object"}
+    listed = [{"name": bad, "title": f"Read {bad}", "inputSchema": schema}, {"name": "die", "inputSchema": schema}] * 2
+    server = program("rich", label=f"rich\n{bad}", ACPD_TEST_MARK=mark, TOOLS=json.dumps(listed))
+    async with opened(tmp_path, server) as session:
+        names = session.names
+        await session.call(names[0])
+        await session.call(f"no\n{bad}")
+        await session.call(names[1])
+        seat = session.seat
+        assert [f"mcp:rich\n{bad}/{bad}", f"mcp:rich\n{bad}/die"] == seat.asked
+        assert r"mcp:rich\na\n\x1b[2Jred\u202e/a\n\x1b[2Jred\u202e" == seat.questions[0]
+        told = [*seat.questions, *seat.titles, *(part for notice in seat.notices for part in notice)]
+        assert 2 + 3 + 2 * 3 == len(told)
+        assert [] == [each for each in told if not each.isprintable()]
+
+
+async def test_what_a_server_has_hidden_ends_with_it(tmp_path: Path, mark: str) -> None:
+    """A program in a session of its own and without our environment is ended with the server that has started it."""
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
+        pid = int((await session.call("rich_hide")).text)
+        assert proc.alive(pid)
+    await until(lambda: not proc.alive(pid), within=1)
 
 
 async def test_resources_and_prompts(tmp_path: Path, mark: str) -> None:

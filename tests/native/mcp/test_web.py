@@ -18,6 +18,7 @@ from typing import Literal
 
 import pytest
 
+from acpd.native.mcp import streams
 from tests.native.mcp.seat import OWN, opened, remote
 
 Kind = Literal["http", "sse"]
@@ -88,6 +89,20 @@ async def test_calls_with_headers(tmp_path: Path, web: Web) -> None:
         shown = [text for call in session.seat.calls for text in call.shown if "step" in text]
         assert bool(shown) == (web.transport != "json")  # an answer in one piece has no room for progress
         assert "Be quick." in session.servers.instructions()
+
+
+@pytest.mark.parametrize("web", ["http", "sse"], indirect=True)
+async def test_a_flood(tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that says too much is given up here too, and works again when it is called."""
+    monkeypatch.setattr(streams, "BURST", 200)
+    async with opened(tmp_path, remote("web", web.kind, web.url, **{"X-Key": SECRET})) as session:
+        assert "chattered" == (await session.call("web_chatter", words=100)).text
+        monkeypatch.setattr(streams, "PER_SECOND", 1)
+        output = await session.call("web_chatter", words=2000)
+        assert output.failed
+        assert "it floods" in output.text
+        assert ["MCP server web is gone"] == [notice.title for notice in session.seat.notices]
+        assert "hi" == (await session.call("web_echo", text="hi")).text
 
 
 async def test_a_wrong_key(tmp_path: Path, web: Web) -> None:

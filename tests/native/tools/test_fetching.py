@@ -184,6 +184,34 @@ async def test_other_answers(work: Bench, site: Site) -> None:
 
 
 @pytest.mark.parametrize(
+    "url",
+    [
+        "http://{}/a\tb", "http://{}/a b", "http://{}/\r\nX: y", "http://{}/\x7f", "http://{}\t/", "http:///", "http://[::1/",
+        "http://\u2460\u2461.\u24ea.\u24ea.\u2460/", "http://\u2603.test/", "http://a\0b/", "http://[v1.a]/",
+        "http://x:99999999/", "http://{}\\@x/",
+        "http://%00/", "http://a..b/", "http://xn--a.test/", "http://\u202e{}/", "http://{}/" + "b" * 3900,
+    ],
+)  # fmt: skip
+async def test_odd_urls(work: Bench, site: Site, url: str) -> None:
+    """What is no URL, or leads nowhere, is an answer that says so, and no fault of ours."""
+    output = await work.call("fetch", url=url.replace("{}", site.url.removeprefix("http://")))
+    assert output.failed
+    assert "internal error" not in output.text
+    assert "b" * 3900 in url or not site.heard
+
+
+async def test_odd_redirects(work: Bench, site: Site) -> None:
+    """A page that has moved to what is no URL is told as that."""
+    for number, where in enumerate(
+        ["http://[::1", "http://x:99999999/", "//", "http://\u2603.test/".encode().decode("latin-1")]
+    ):
+        site.pages[f"/{number}"] = moved(where)
+        output = await work.call("fetch", url=f"{site.url}/{number}")
+        assert output.failed
+        assert "internal error" not in output.text
+
+
+@pytest.mark.parametrize(
     "address",
     [
         "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1", "::1",

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
+from acpd.native import instructions as told
 from acpd.native.instructions import MAX_ALL, MAX_FILE, SYSTEM, agents_files, instructions
 from tests.native.tools.bench import Bench, bench
 
@@ -26,6 +29,27 @@ def test_without_a_repository_only_the_nearest_counts(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     assert agents_files(str(tmp_path / "a")) == []
     assert agents_files(str(tmp_path / "none")) == []
+
+
+@pytest.mark.parametrize(
+    ("theirs", "left"),
+    [
+        (["a/AGENTS.md"], ["AGENTS.md", "a/b/AGENTS.md"]),
+        (["target"], ["a/AGENTS.md", "a/b/AGENTS.md"]),
+        ([".git"], ["a/b/AGENTS.md"]),
+        (["a/b", "a/b/AGENTS.md", "AGENTS.md", ".git"], ["AGENTS.md", "a/AGENTS.md", "a/b/AGENTS.md"]),
+    ],
+)
+def test_what_another_user_owns(tmp_path: Path, theirs: list[str], left: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the working directory only files of ours, of root and of its own owner count, and so does `.git`."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / ".git").mkdir()
+    for name in ("a/AGENTS.md", "a/b/AGENTS.md", "target"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "AGENTS.md").symlink_to("target")
+    owned = {str(tmp_path / name) for name in theirs}
+    monkeypatch.setattr(told, "_owner", lambda path: 4711 if path in owned else os.geteuid())
+    assert left == [os.path.relpath(path, tmp_path) for path, _ in agents_files(str(tmp_path / "a" / "b"))]
 
 
 def test_agents_files_are_bounded(tmp_path: Path) -> None:

@@ -76,18 +76,20 @@ async def test_a_command_has_a_time(work: Bench) -> None:
 async def test_a_cancelled_command_leaves_no_process(work: Bench) -> None:
     """After a cancel no process is left of what the command started, in whatever group or session."""
     command = (
-        "sleep 100 & echo $! >> pids; setsid sleep 100 & echo $! >> pids; (trap '' TERM; echo $BASHPID >> pids; sleep 100)"
+        "sleep 100 & echo $! >> pids; setsid sleep 100 & echo $! >> pids; env -i setsid sleep 100 & echo $! >> pids;"
+        " (trap '' TERM; echo $BASHPID >> pids; sleep 100)"
     )
     turn = work.begin([["run", {"command": command}]])
     pids: list[int] = []
     deadline = time.monotonic() + 10
-    while len(pids) < 3 and time.monotonic() < deadline:
+    while len(pids) < 4 and time.monotonic() < deadline:
         await asyncio.sleep(0.02)
         pids = [int(line) for line in (work.root / "pids").read_text().split()] if (work.root / "pids").exists() else []
-    assert len(pids) == 3
+    assert len(pids) == 4
     work.cancel()
     assert await turn == "cancelled"
-    assert [True] * 3 == [await gone(pid) for pid in pids]
+    assert "It was cancelled." == work.shown()["content"][-1]["content"]["text"]
+    assert [True] * 4 == [await gone(pid) for pid in pids]
     assert work.shown()["status"] == "failed"
 
 

@@ -58,6 +58,21 @@ async def test_what_a_model_gets_wrong(work: Bench) -> None:
     assert work.client.asked == []
 
 
+async def test_a_failure_is_never_silent(tmp_path: Path) -> None:
+    """Whatever fails, what the user sees of the call has words, those of a tool that says nothing too."""
+
+    async def fails(arguments: Mapping[str, Any]) -> ToolOutput:
+        if error := {"os": OSError("disk"), "bug": ValueError("x"), "tool": ToolFailed("no")}.get(arguments["how"]):
+            raise error
+        return ToolOutput("", failed=True)
+
+    async with bench(tmp_path / "p", toolbox=Toolbox((Other(fails),))) as work:
+        for how, answer in (("os", "yes"), ("bug", "yes"), ("tool", "yes"), ("silent", "yes"), ("refused", "no")):
+            work.client.decide = lambda _, answer=answer: answer  # type: ignore[misc]
+            assert (await work.call("server_tool", how=how)).failed
+            assert work.shown()["content"][0]["content"]["text"], how
+
+
 async def test_numbers_may_be_written_as_strings(work: Bench) -> None:
     """What some models write instead of a number or a boolean is understood."""
     (work.root / "a").write_text("one\ntwo\n")

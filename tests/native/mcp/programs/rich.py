@@ -16,7 +16,7 @@ PAGE = 3
 MODERN = "2026-07-28"
 lock = threading.Lock()
 names = ["echo", "fail", "image", "audio", "structured", "links", "env", "slow", "count", "grow"]
-names += ["child", "die", "flood", "hang", "noise", "leave", "mute"]
+names += ["child", "hide", "die", "flood", "hang", "noise", "leave", "mute"]
 stays = threading.Event()
 cancelled: set[Any] = set()
 subscriptions: list[Any] = []
@@ -44,6 +44,8 @@ def text(*texts: str) -> dict[str, Any]:
 
 def tools_list(params: dict[str, Any]) -> dict[str, Any]:
     record("tools/list")
+    if given := os.environ.get("TOOLS"):
+        return {"tools": json.loads(given)}
     start = int(params.get("cursor", 0))
     page = {"tools": [tool(name) for name in names[start : start + PAGE]]}
     return {**page, "nextCursor": str(start + PAGE)} if start + PAGE < len(names) else page
@@ -91,6 +93,11 @@ def child() -> dict[str, Any]:
     return text(str(subprocess.Popen([sys.executable, "-c", code], start_new_session=True).pid))
 
 
+def hide() -> dict[str, Any]:
+    """A grandchild in a session of its own with nothing of our environment."""
+    return text(str(subprocess.Popen(["sleep", "3600"], env={"PATH": os.environ["PATH"]}, start_new_session=True).pid))
+
+
 def leave() -> None:
     """The end, but for one that goes on to write to stdout."""
     code = "import sys, time\nwhile True: sys.stdout.write('noise\\n'), sys.stdout.flush(), time.sleep(0.01)"
@@ -130,6 +137,8 @@ def call(identifier: Any, params: dict[str, Any]) -> dict[str, Any] | None:
             return text("grown")
         case "child":
             return child()
+        case "hide":
+            return hide()
         case "die":
             os._exit(int(given.get("code", 7)))
         case "leave":

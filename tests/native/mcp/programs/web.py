@@ -46,6 +46,13 @@ async def count(context: Context[Any]) -> str:
 
 
 @server.tool()
+async def chatter(context: Context[Any], words: int) -> str:
+    for step in range(words):
+        await context.report_progress(step + 1, words)
+    return "chattered"
+
+
+@server.tool()
 async def slow() -> str:
     print("slow", flush=True)
     try:
