@@ -38,6 +38,12 @@ class Kept:
         else:
             reply(b"{}", None)
 
+    async def forget(self, but: Collection[str]) -> None:
+        """All that the agent keeps, but for these names: it was of a conversation that goes on elsewhere. Raises StoreError."""
+        for name in await self._modules.names(self._key):
+            if not name.startswith("acpd.") and name not in but:
+                await self._modules.delete(self._key, name)
+
     async def all(self, only: Collection[str] | None = None) -> dict[str, bytes]:
         """What the agent keeps, or of it what has these names; nothing of acpd's own. Raises StateUnreadable."""
         kept = {}

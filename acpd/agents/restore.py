@@ -144,9 +144,10 @@ class Restorer:
         link.mode = Mode.EARLY
         result = await self._fork(session, link)
         if result is None:
-            params = await self._params(session, link, b"", LOST if session.fold.inner else CARRIED)
-            result = await link.ask_held("session/new", params, self._timeout)
+            carried = LOST if session.fold.inner else CARRIED
+            result = await link.ask_held("session/new", await self._params(session, link, b"", carried), self._timeout)
             if session.fold.prompted:
+                await session.kept.forget(carried)  # else whoever dies before the new one has kept its own resumes it with that
                 await self._prime(session, link)
         link.bind(session, inner_id(result), Mode.LIVE)
         return result

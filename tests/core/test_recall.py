@@ -14,7 +14,7 @@ from acpd.errors import RequestError, StoreError
 from acpd.recall import finding, reading
 from acpd.storage.contract import Key
 from acpd.storage.rows import row_of
-from tests.core.recalled import agent, ask, end, opened, tool, user, write
+from tests.core.recalled import agent, ask, end, opened, tool, update, user, write
 from tests.support.commands import backends
 
 LOOPS = ("uvloop",)
@@ -90,7 +90,7 @@ async def test_what_is_wrong_is_named(tmp_path: Path, name: str, arguments: dict
         assert -32602 == raised.value.code
 
 
-async def test_a_hit_in_a_big_store(tmp_path: Path) -> None:
+async def test_a21_a_hit_in_a_big_store(tmp_path: Path) -> None:
     """At character 5,000 of one among 10,000 entries that nobody has searched yet: the snippet shows it, the newest comes
     first, in some seconds, and the loop is never kept for longer than a moment.
     """
@@ -283,3 +283,24 @@ async def test_an_answer_is_bounded(tmp_path: Path) -> None:
         text = await ask(store, ME, "session_history", sessionId="s", lastN=200)
         assert 64 * 1024 < len(text) < 65 * 1024
         assert text.endswith("[cut: ask for less at once]\n")
+
+
+async def test_s10_what_was_compacted_is_found(tmp_path: Path) -> None:
+    """Search and history read the log: what a summary has taken the place of in the context is in both."""
+    summary = [{"type": "text", "text": "They spoke of harbours."}]
+    compacted = update("compaction_update", compactionId="c", status="completed", summary=summary) | {"type": "compaction"}
+    async with opened(tmp_path, None) as store:
+        await write(store, Key("claude", "s"), user("the port is 8080"), agent("noted"), [compacted], end())
+        assert ["s s-1 [USER]: the port is 8080"] == said(await ask(store, ME, "session_search", query="port"))
+        assert "[USER]: the port is 8080\n" in await ask(store, ME, "session_history", sessionId="s")
+
+
+async def test_s17_a_listing_says_with_whom_one_has_talked(tmp_path: Path) -> None:
+    """Title, number of messages, time and folder of each session, not its id alone."""
+    async with opened(tmp_path, None) as store:
+        title = [{"type": "info", "title": "The blue key"}]
+        await write(store, Key("claude", "s"), user("look for the blue key"), agent("found"), title, end())
+        listed = await ask(store, ME, "session_list")
+    (line,) = [line for line in listed.splitlines() if line.startswith("  - ")]
+    for word in ("- s ", "The blue key", "2 messages", "updated 2026-01-01T00:00:02", "in /w"):
+        assert word in line, listed

@@ -307,10 +307,11 @@ class World:
         backend: str = "workspace",
         files: FaultyFiles | None = None,
         agents: Voices | None = None,
+        user: str | None = None,
     ) -> None:
         self.root = root
         self.files = files or FaultyFiles()
-        opened = open_store(backend, root, sync="power" if sync else "process", files=self.files)
+        opened = open_store(backend, root, user=user, sync="power" if sync else "process", files=self.files)
         assert opened.journals is not None
         assert opened.catalog is not None
         assert opened.lease is not None
@@ -320,7 +321,7 @@ class World:
         self.tasks = Tasks(lambda name, error: self.failed.append((name, error)))
         self.agents = agents or Voices()
         self.settings = settings or Settings(cancel_timeout=10.0)
-        self.registry = Registry(self.store, self.agents, self.settings, self.tasks, None)
+        self.registry = Registry(self.store, self.agents, self.settings, self.tasks, user)
 
     async def __aenter__(self) -> Self:
         return self
@@ -343,9 +344,9 @@ class World:
 
     # sessions
 
-    async def new(self, cwd: str = "/tmp") -> LiveSession:
+    async def new(self, cwd: str = "/tmp", agent: str = "agent") -> LiveSession:
         """A session as `session/new` leaves it: durable, with an agent that has not been started."""
-        session = await self.registry.create(await self.registry.header(self.registry.new_id(), "agent", cwd, ("agent",)))
+        session = await self.registry.create(await self.registry.header(self.registry.new_id(), agent, cwd, (agent,)))
         session.scribe.commit()
         await session.scribe.settled()
         return session

@@ -156,7 +156,7 @@ async def test_a_huge_message_does_not_overflow_the_summary(chat: Chat) -> None:
     assert f"SUM{len(bodies) - 1}" == chat.history.summary
 
 
-async def test_two_compactions(chat: Chat) -> None:
+async def test_a10_two_compactions(chat: Chat) -> None:
     """The earlier summary is in what the next one is made of, so that what the user wants survives."""
     await chat.says("INTENT: make it blue " + "q" * 100)
     await chat.filled(3)
@@ -181,7 +181,7 @@ async def test_two_compactions(chat: Chat) -> None:
         (b"\n\n".join(answer("chat", "half").split(b"\n\n")[:2]) + b"\n\n", "the request failed"),
     ],
 )
-async def test_a_failed_summary_changes_nothing(chat: Chat, canned: bytes, why: str) -> None:
+async def test_a09_a_failed_summary_changes_nothing(chat: Chat, canned: bytes, why: str) -> None:
     """An error, a blank, a longer or an unfinished summary: the old context is sent, the client is told once, and it is not
     tried again before there are some more messages.
     """
@@ -239,7 +239,7 @@ async def test_a_client_without_compaction_gets_a_notice(chat: Chat) -> None:
     assert "SUMMARY" == chat.history.summary
 
 
-async def test_a_cancel_leaves_everything_as_it_was(chat: Chat) -> None:
+async def test_a08_a_cancel_leaves_everything_as_it_was(chat: Chat) -> None:
     """Cancelled while the summary is made: the old context with the prompt, no summary, no other request to the model."""
     await chat.filled()
     before = list(chat.history.messages)

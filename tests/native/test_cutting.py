@@ -95,7 +95,7 @@ def test_every_place_that_is_no_boundary_would_break_something(messages: list[Mo
         assert not whole or isinstance(messages[at - 1].parts[-1], UserPromptPart)
 
 
-def test_a_batch_of_parallel_calls_stays_together() -> None:
+def test_a11_a_batch_of_parallel_calls_stays_together() -> None:
     """A cut that would fall on the results of three parallel calls takes or leaves all of them; one batch alone is not cut."""
     batch: list[ModelMessage] = [answered("", ["a", "b", "c"]), results(["a", "b", "c"])]
     before: list[ModelMessage] = [asked(), answered(), asked()]

@@ -214,7 +214,7 @@ async def test_a_pause_is_waited_for(server: ModelServer, tmp_path: Path, monkey
 
 
 @pytest.mark.usefixtures("quick")
-async def test_an_extraction_that_hangs_disturbs_nothing(
+async def test_a22_an_extraction_that_hangs_disturbs_nothing(
     server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: asyncio.Event, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The prompt was answered and its state kept before; another is answered meanwhile; the job ends at its bound."""
@@ -326,7 +326,7 @@ async def test_a_turn_does_not_wait_for_what_is_remembered(
     assert 2 == capfd.readouterr().err.count("nothing was remembered of session")
 
 
-async def test_its_model_can_look_for_it(server: ModelServer, tmp_path: Path) -> None:
+async def test_s20_its_model_can_look_for_it(server: ModelServer, tmp_path: Path) -> None:
     """memory_search and memory_get, in each mode, without a question; what acpd says is wrong is the tool's output."""
     acpd = Acpd(tmp_path)
     calls: list[tuple[str, str, Json]] = [

@@ -64,7 +64,7 @@ def _text(line: Message) -> str:
         ("unknown", ["<sum>"]),
     ],
 )
-def test_a_context_begins_with_the_summary(up_to: str | None, expected: list[str]) -> None:
+def test_s08_a_context_begins_with_the_summary(up_to: str | None, expected: list[str]) -> None:
     """What the summary covers is not in the context: up to what the agent names with all of its calls, else all before it."""
     log = turn(turn(turn(Log(), 1), 2, calls=2), 3)
     whole = context(log)
