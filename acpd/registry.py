@@ -328,7 +328,7 @@ class Registry:
         """What was said in turns that are over can be found. A running turn is searched when it is over."""
         await self._completed()
         for session_id, saver in list(self._savers.items()):
-            if (session := self.live.get(session_id)) is not None and session.state is Turn.IDLE:
+            if (session := self.live.get(session_id)) is not None and (session.state is Turn.IDLE or saver.due):
                 with contextlib.suppress(StoreError):
                     await saver.words()
 

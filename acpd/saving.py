@@ -90,6 +90,11 @@ class Saver:
                 return
         await self.row(state)
 
+    @property
+    def due(self) -> bool:
+        """Whether a turn that is over may not be saved yet: the next one may run already."""
+        return self._timer is not None or (self._lock is not None and self._lock.locked())
+
     def soon(self) -> None:
         """Save in DELAY seconds."""
         if self._timer is None:

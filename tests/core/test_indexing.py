@@ -137,6 +137,19 @@ class Plain(Catalog):
         await self._catalog.close()
 
 
+async def test_a_turn_that_is_over_is_found_while_the_next_one_runs(world: World) -> None:
+    """The save that follows a turn is not waited for, whatever the session does meanwhile."""
+    session, voice = await world.with_agent()
+    prompt(session, None, "p0", "the needle of before")
+    await voice.prompted()
+    voice.end()
+    await session.idle()
+    prompt(session, None, "p1", "the next")
+    await voice.prompted(2)
+    await world.registry.searchable()
+    assert ["the needle of before"] == ["".join(hit.snippet) for hit in await hits(world.store.catalog, "needle")]
+
+
 async def test_a_store_without_search_says_so(house: House) -> None:
     """A catalog that is only a catalog serves everything else."""
     house.registry.store = house.store._replace(catalog=Plain(house.store.catalog))
