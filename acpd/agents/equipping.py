@@ -35,6 +35,7 @@ def equipped(link: AgentLink, command: Sequence[str], params: bytes, session: st
     servers = msgspec.json.decode(params, type=_Params).mcpServers or []
     names = {msgspec.json.decode(server, type=_Named).name for server in servers}
     name = next(each for each in (NAME, *(f"{NAME}-{number}" for number in range(2, len(names) + 3))) if each not in names)
-    arguments = [*command[1:], *(("--user", user) if user else ()), "--session", session]
+    who = [f"--user={user}"] if user else []  # with =, as an id of an agent's own may begin with a dash
+    arguments = [*command[1:], *who, f"--session={session}"]
     ours = encode({"name": name, "command": command[0], "args": arguments, "env": []})
     return splice.replace(params, "mcpServers", b"[%b]" % b",".join([*map(bytes, servers), ours]))

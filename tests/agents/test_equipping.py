@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from acpd.agents.equipping import equipped
+from acpd.cli.arguments import parser
 from acpd.config import Config, Paths, tools_command
 from tests.agents.house import House, wire
 from tests.core.desk import desk
@@ -28,7 +30,7 @@ def servers(path: Path, method: str) -> list[list[Json]]:
 
 
 def ours(session: str, name: str = "acpd") -> Json:
-    return {"name": name, "command": "/bin/acpd", "args": [*COMMAND[1:], "--session", session], "env": []}
+    return {"name": name, "command": "/bin/acpd", "args": [*COMMAND[1:], f"--session={session}"], "env": []}
 
 
 @pytest.mark.parametrize("options", [(), ("--no-resume",), ("--no-resume", "--no-load")])
@@ -101,8 +103,17 @@ async def test_names(house: House, given: list[str], name: str) -> None:
     found = equipped(link, COMMAND, params, "s", "a user")
     told: dict[str, Any] = json.loads(found)
     assert own == told["mcpServers"][:-1]
-    assert {**ours("s", name), "args": [*COMMAND[1:], "--user", "a user", "--session", "s"]} == told["mcpServers"][-1]
+    assert {**ours("s", name), "args": [*COMMAND[1:], "--user=a user", "--session=s"]} == told["mcpServers"][-1]
     assert (True, True) == (found.startswith(b'{"cwd" : "/w","mcpServers":['), found.endswith(b', "x":1.50}'))
+    await link.stop()
+
+
+async def test_names_that_look_like_flags(house: House) -> None:
+    """A session whose id is the agent's own, and a user, may be called as they like: `acpd mcp` understands it."""
+    link = await house.start(house.host())
+    told: dict[str, Any] = json.loads(equipped(link, COMMAND, b'{"mcpServers":[]}', "-abc", "--new"))
+    values = await asyncio.to_thread(lambda: parser().parse_args(told["mcpServers"][0]["args"]))
+    assert ("mcp", "-abc", "--new", "/s") == (values.command, values.session, values.user, values.storage)
     await link.stop()
 
 
