@@ -112,7 +112,7 @@ async def test_what_a_server_has_hidden_ends_with_it(tmp_path: Path, mark: str) 
     async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark)) as session:
         pid = int((await session.call("rich_hide")).text)
         assert proc.alive(pid)
-    await until(lambda: not proc.alive(pid), within=1)
+    await until(lambda: not proc.alive(pid), within=10)
 
 
 async def test_resources_and_prompts(tmp_path: Path, mark: str) -> None:
