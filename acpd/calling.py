@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from acpd.api.agent import Agent
+from acpd.api.channel import encode
 from acpd.api.connection import Connection
 from acpd.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, AcpdError, RequestError
 from acpd.peer import Peer
@@ -26,15 +27,14 @@ from acpd.storage.binding import Binding, bind
 from acpd.storage.contract import Key, Session
 from acpd.tasks import Tasks
 from acpd.transports import stdio
-from acpd.wire.envelope import encode
 
 Update = Mapping[str, Any]
 """A session/update as ACP has it."""
 _REFUSE = ("reject_once", "reject_always")
 _ALLOW = ("allow_once", "allow_always")
 CAPABILITIES: dict[str, Any] = {"session": {"notices": {}}, "_meta": {"acpd.dev/state": {}}}
-_locks: weakref.WeakValueDictionary[tuple[int, Key], asyncio.Lock] = weakref.WeakValueDictionary()
-"""Of the states that calls of this process work on at the moment."""
+_locks: weakref.WeakValueDictionary[Key, asyncio.Lock] = weakref.WeakValueDictionary()
+"""Of the states that calls of this process work on at the moment, by their names: two objects may be of one store."""
 
 
 class RuntimeContext(Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ def _usual() -> Session:
 
 
 def _lock(bound: Binding) -> asyncio.Lock:
-    return _locks.setdefault((id(bound.session), bound.key), asyncio.Lock())
+    return _locks.setdefault(bound.key, asyncio.Lock())
 
 
 @asynccontextmanager
@@ -134,6 +134,11 @@ async def _joined(agent: Agent, client: _Client) -> AsyncGenerator[None]:
         ending.result()
         if cancelled is not None:
             raise cancelled
+
+
+class _Value(Struct):
+    name: str
+    value: Raw
 
 
 class _Client:
@@ -169,9 +174,11 @@ class _Client:
         return result
 
     def on_request(self, identifier: bytes, method: str, params: Params) -> None:
-        said: dict[str, Any] = msgspec.json.decode(params) if isinstance(params, Raw) else {}
+        params = params if isinstance(params, Raw) else Raw(b"{}")
+        said: dict[str, Any] = msgspec.json.decode(params)
         if method == "_acpd/state":
-            self.tasks.spawn(self._save(identifier, said["name"], encode(said["value"])), name=f"state:{said['name']}")
+            value = msgspec.json.decode(params, type=_Value)
+            self.tasks.spawn(self._save(identifier, value.name, bytes(value.value)), name=f"state:{value.name}")
         elif method == "session/request_permission":
             wanted = _ALLOW if self._allowed(said) else _REFUSE
             chosen = next((each["optionId"] for kind in wanted for each in said["options"] if each["kind"] == kind), None)

@@ -35,7 +35,11 @@ def encode(value: object) -> bytes:
     except UnicodeEncodeError:
         import json  # only for text that is none
 
-        return mend_surrogates(json.dumps(msgspec.to_builtins(value, enc_hook=str)).encode())
+        return mend_surrogates(json.dumps(msgspec.to_builtins(value, enc_hook=_plain)).encode())
+
+
+def _plain(value: object) -> object:
+    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else str(value)
 
 
 def encode_exactly(value: object, what: str) -> bytes:

@@ -16,6 +16,7 @@ from acpd.errors import ConnectionBroken, RequestError
 from acpd.native import cutting, summarising
 from acpd.native.asking import patient, streamed
 from acpd.native.outcomes import brief, is_known, is_too_long, without
+from acpd.native.sound import text_of
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -171,7 +172,7 @@ class Compacting:
         response = stream.get()
         if response.state != "complete" or response.finish_reason != "stop":
             raise Useless(f"The summary was not finished ({response.finish_reason or 'it broke off'}).")
-        summary = (response.text or "").strip()
-        if not summary:
+        summary = text_of(response.text or "").strip()
+        if not any(map(str.isalnum, summary)):
             raise Useless("The summary is empty.")
         return summary

@@ -137,3 +137,34 @@ async def test_permissions_and_updates(tmp_path: Path) -> None:
     shown = lambda update: kinds.append(update["sessionUpdate"])  # noqa: E731
     assert ("yes a", "end_turn") == await call(Notes(during), "b", configured=store, allowed=lambda _: True, shown=shown)
     assert {"tool_call", "agent_message_chunk"} <= set(kinds)
+
+
+async def test_calls_wait_for_each_other_whatever_objects_they_bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Session made anew for each call, and the store of the configuration, are one store all the same."""
+    monkeypatch.setenv("ACPD_HOME", str(tmp_path / "home"))
+
+    async def during(turn: Turn) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    for make in (lambda: None, lambda: JsonSession(tmp_path / "own", sync=False)):
+        context = RuntimeContext(session_id="s", user_id="alice")
+        await asyncio.gather(*(call(Late(during), str(n), context, configured=make()) for n in range(6)))
+        assert 6 == len((await call(Notes(), "x", context, configured=make())).text.split(","))
+
+
+async def test_half_a_character_in_a_prompt(tmp_path: Path) -> None:
+    """It is mended, as everywhere."""
+    store = JsonSession(tmp_path, sync=False)
+    await call(Notes(), "a\ud800", configured=store)
+    assert "a\ufffd" == (await call(Notes(), "b", configured=store)).text
+
+
+class Late(Notes):
+    """Looks, waits, and writes then."""
+
+    async def prompt(self, turn: Turn, /) -> None:
+        before = turn.session.state.get("memory", list[str]) or []
+        if self._during is not None:
+            await self._during(turn)
+        turn.session.state.put("memory", [*before, turn.text])

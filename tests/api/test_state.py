@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import Raw, Struct
 
+from acpd.api.channel import encode_exactly
 from acpd.api.turn import Turn
 from acpd.errors import INTERNAL_ERROR, RESOURCE_NOT_FOUND, RequestError, StateTooBig, StateUnreadable
 from tests.api.desk import PATIENCE, Json, Scripted, joined, keeps, option
@@ -597,3 +598,14 @@ async def test_a_form() -> None:
         await editor.prompt(await editor.new())
         assert [] == editor.said("elicitation/create")
     assert [{"n": 3}, {}, None, None, None] == heard
+
+
+def test_half_a_character_beside_raw_json() -> None:
+    """What is no text is mended where it stands; JSON beside it stays JSON."""
+
+    class Kept(Struct):
+        text: str
+        raw: Raw
+
+    kept = encode_exactly(Kept("a\ud800", Raw(b'[1,{"b":null}]')), "x")
+    assert {"text": "a\ufffd", "raw": [1, {"b": None}]} == json.loads(kept)

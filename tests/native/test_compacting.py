@@ -7,12 +7,14 @@ import json
 from collections.abc import Iterator
 from typing import Any, cast
 
+import msgspec
 import pytest
 
+from acpd.api.channel import encode_exactly
 from acpd.api.shapes import Client
 from acpd.native.compacting import NOTHING, REST, Compacting
 from acpd.native.cutting import Rules
-from acpd.native.history import History, paired
+from acpd.native.history import History, Memory, paired
 from acpd.native.models import Loaded
 from acpd.native.outcomes import Outcome
 from acpd.tasks import Tasks
@@ -329,3 +331,18 @@ async def test_it_is_paid_for(server: ModelServer) -> None:
     await chat.says("prompt 4", answer("chat", "SUMMARY"), answer("chat", "ok"))
     paid = chat.history.usage
     assert (2, 22, 14) == (paid.requests - before.requests, paid.input - before.input, paid.output - before.output)
+
+
+@pytest.mark.parametrize("said", ["short \ud800 sum", "\u200b", "- "])
+async def test_odd_summaries(chat: Chat, said: str) -> None:
+    """Half a character is mended as in an answer, and what says nothing is no summary: the memory can be kept and read."""
+    await chat.filled(3)
+    before = list(chat.history.messages)
+    await chat.by_hand("", answer("chat", said))
+    if "short" in said:
+        assert "short \ufffd sum" == chat.history.summary
+    else:
+        assert before == chat.history.messages[: len(before)]
+    again = History.restored(msgspec.json.decode(encode_exactly(chat.history.dump(), "memory"), type=Memory))
+    assert again.summary == chat.history.summary
+    assert len(again.messages) == len(chat.history.messages)

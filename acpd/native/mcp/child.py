@@ -57,6 +57,15 @@ class Child:
         self._stderr = [started.stderr]
         self._tail = _Tail()
         self._drain: asyncio.ReadTransport | None = None
+        self._below: asyncio.Future[set[tuple[int, int]]] | None = None
+
+    def look(self) -> asyncio.Future[set[tuple[int, int]]]:
+        """What it has started, as of the first call: to be known before it is told to end, for it may end at once."""
+        if self._below is None:
+            found = set[tuple[int, int]]()
+            looking = (lambda: found) if self.code is not None else partial(descendants, self.pid)
+            self._below = asyncio.get_running_loop().run_in_executor(None, looking)
+        return self._below
 
     async def drain(self) -> None:
         """Read its stderr from now on, whatever it writes."""
@@ -92,7 +101,7 @@ class Child:
         """EOF, SIGTERM to the group after GRACE, SIGKILL to all that is left after another. To be called once, in a task
         that nobody cancels.
         """
-        below = set() if self.code is not None else await asyncio.to_thread(descendants, self.pid)
+        below = await self.look()
         self._close(self.pipes)
         if not await self._watched.exited(GRACE):
             signal_group(self.pid, signal.SIGTERM)

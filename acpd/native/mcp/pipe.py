@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Self
+from typing import Any, Self
 
 from anyio import BrokenResourceError
 from mcp.shared.message import SessionMessage
@@ -125,9 +125,10 @@ def _refused(line: bytes, why: str) -> bytes:
 class Sender(asyncio.Protocol):
     """What a server reads, as the session's write stream."""
 
-    def __init__(self, on_lost: Callable[[], object]) -> None:
-        """`on_lost`: called when the server does not read any more, and will not."""
+    def __init__(self, on_lost: Callable[[], object], before_end: Callable[[], asyncio.Future[Any]]) -> None:
+        """`on_lost`: called when the server does not read any more, and will not. `before_end`: done when it may be told so."""
         self._on_lost = on_lost
+        self._before_end = before_end
         self._pipe: asyncio.WriteTransport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -163,7 +164,8 @@ class Sender(asyncio.Protocol):
         if self._pipe is not None and self._pipe.get_write_buffer_size():
             self._pipe.abort()
         elif self._pipe is not None:
-            self._pipe.close()
+            pipe = self._pipe
+            self._before_end().add_done_callback(lambda _: pipe.close())
 
     async def aclose(self) -> None:
         self.end()
@@ -192,7 +194,7 @@ async def talking(child: Child, meter: Meter) -> AsyncGenerator[tuple[Messages, 
         loop.call_later(LINGER, end)
 
     child.when_exited(ending)
-    sender = Sender(ending)
+    sender = Sender(ending, child.look)
     try:
         protocol = asyncio.StreamReaderProtocol(reader)
         await loop.connect_write_pipe(lambda: sender, pipe_end(child.pipes.pop(0), "wb"))
