@@ -25,6 +25,8 @@ from tests.support.models import STALL, answer
 from tests.support.scripted import Stage, failing
 from tests.support.walk import contents
 
+pytestmark = pytest.mark.e2e
+
 TREE = ("prompt", "update", "compaction", "ask", "answer", "turn")
 
 
@@ -99,7 +101,6 @@ def test_a03_a_message_that_grows_is_one_message(play: Stage) -> None:
     play.finish(client)
 
 
-@pytest.mark.e2e
 def test_a04_a_kill_before_the_model_answers(native: Native) -> None:
     """The prompt is there after a reload, its turn marked as interrupted, and it is in the model's memory."""
     native.model.canned = [STALL]
@@ -155,7 +156,6 @@ def test_a06_a_bad_line_in_the_middle(play: Stage) -> None:
     assert f"{log.path}:{at + 1}: " in out
 
 
-@pytest.mark.e2e
 def test_a07_a_cancel_while_a_tool_runs(native: Native) -> None:
     """Snapshot and log are saved, the call has a result, and a strict provider takes the next prompt."""
     native.model.canned = [answer("chat", calls=[("c1", "run", {"command": "sleep 60"}), ("c2", "list", {})])]
@@ -217,7 +217,6 @@ def test_a13_two_users(play: Stage) -> None:
         assert made["alice"] not in str(path) or made["bob"] not in str(path)
 
 
-@pytest.mark.e2e
 def test_a14_a_new_session_is_empty(native: Native) -> None:
     """The model is told nothing of the session before it, of the same agent in the same process."""
     with native.client() as client:
@@ -295,7 +294,6 @@ def test_a19_a_corrupt_index_is_made_again(play: Stage) -> None:
         assert made == set(json.loads(index.read_bytes())["sessions"])
 
 
-@pytest.mark.e2e
 def test_a20_many_writers_of_one_index(play: Stage) -> None:
     """Two processes with 25 sessions each: the index has fifty."""
     clients = [play.start(), play.start()]
@@ -314,7 +312,6 @@ def test_a20_many_writers_of_one_index(play: Stage) -> None:
     assert (50, made) == (len(made), set(json.loads(index.read_bytes())["sessions"]))
 
 
-@pytest.mark.e2e
 def test_a23_a_client_that_leaves_in_a_turn(tmp_path: Path) -> None:
     """The turn goes on in the daemon, is recorded to its end, and a later load shows all of it."""
     play = Stage(tmp_path, "daemon")

@@ -16,6 +16,7 @@ from acpd.searching import search
 from acpd.session import LiveSession
 from tests.core.test_branching import replayed
 from tests.core.world import Voice, World, prompt
+from tests.support.commands import backends
 from tests.support.store import Json
 from tests.support.walk import contents
 
@@ -43,7 +44,7 @@ async def talk(session: LiveSession, voice: Voice, word: str) -> None:
         await session.idle()
 
 
-@pytest.mark.parametrize("name", ["workspace", "json", "sqlite"])
+@pytest.mark.parametrize("name", backends())
 async def test_a13_no_path_message_memory_or_hit_of_another(tmp_path: Path, name: str) -> None:
     """A13: each session has its own words and memory; a user's files and hits are that user's, an agent's hits that agent's."""
     async with World(tmp_path, backend=name, user="alice") as alice, World(tmp_path, backend=name, user="bob") as bob:

@@ -22,6 +22,8 @@ from tests.support.models import answer
 from tests.support.scripted import Stage, failing
 from tests.support.walk import contents
 
+pytestmark = pytest.mark.e2e
+
 
 def test_s02_a_state_is_loaded_by_who_has_the_session(play: Stage) -> None:
     """A second acpd that asks for a session in use is refused before its agent hears of it; what is kept stays the first's."""
@@ -55,7 +57,6 @@ def test_s05_the_index_says_what_a_session_is_about(play: Stage) -> None:
     assert entry["updatedAt"] == log.entries[-1]["at"]
 
 
-@pytest.mark.e2e
 def test_s06_one_documented_layout(native: Native) -> None:
     """Both tracks of a session lie where docs/storage.md says, under names that say what they are."""
     with native.client() as client:
@@ -67,7 +68,6 @@ def test_s06_one_documented_layout(native: Native) -> None:
     assert {"sessions.json", f"{session}.jsonl", f"{session}.log.jsonl"} <= names
 
 
-@pytest.mark.e2e
 def test_s07_what_was_allowed_is_kept(native: Native) -> None:
     """The tool context is a state of its own: "always" holds in the next process."""
     native.model.canned = [answer("chat", calls=[("c1", "run", {"command": "true"})]), answer("chat", "Done.")]
@@ -137,7 +137,6 @@ def test_s12_one_id_for_all_parts(play: Stage) -> None:
         assert session in json.loads(index)["sessions"]
 
 
-@pytest.mark.e2e
 def test_s13_turns_at_once_know_their_own_session(native: Native) -> None:
     """Two turns in one process of the agent: each has its own memory, its own plan and its own permissions."""
     with native.client() as client:
