@@ -15,6 +15,7 @@ from acpd.config import Config, Paths, tools_command
 from tests.agents.house import House, wire
 from tests.core.desk import desk
 from tests.support.store import Json
+from tests.support.walk import contents
 
 COMMAND = ("/bin/acpd", "mcp", "--storage", "/s")
 CLIENTS: list[Json] = [{"name": "acpd", "command": "/x", "args": [], "env": [{"name": "TOKEN", "value": "canary"}]}]
@@ -52,7 +53,7 @@ async def test_in_every_request_that_sets_up(house: House, tmp_path: Path, optio
         await one.ask("session/close", sessionId=session)
     method = ("session/resume", "session/load", "session/new")[len(options)]
     assert [[*CLIENTS, ours(session, "acpd-2")]] == servers(path, method)[-1:]
-    stored = b"".join(each.read_bytes() for each in (tmp_path / "store").rglob("*") if each.is_file())
+    stored = b"".join(contents(tmp_path / "store").values())
     assert (0, 0) == (stored.count(b"--storage"), stored.count(b"canary"))
 
 

@@ -234,12 +234,16 @@ def test_a_question_that_nobody_could_understand_is_refused(params: str, play: S
 
 
 def test_capabilities_are_told_to_the_agent_as_they_are(play: Stage) -> None:
-    """What the client declared, without what acpd cannot pass on yet, and with compactions, which acpd records for itself."""
+    """What the client declared, without what acpd cannot pass on yet, and with what acpd does itself: compactions are recorded,
+    values kept, earlier sessions looked up.
+    """
+    ours = {"acpd.dev/state": {}, "acpd.dev/tools": ["search", "list", "history", "memory"]}
     some: list[Json] = [EVERYTHING, {}, {"fs": {"readTextFile": True}, "_meta": {"x": 1}}]
     for capabilities in some:
         client = play.start(capabilities=capabilities)
         client.new(play.cwd)
         told: Json = play.agent_got("initialize")[-1]["params"]["clientCapabilities"]
         declared: Json = capabilities.get("session", {})
-        assert {**capabilities, "session": {"compaction": {}, **declared}} == told
+        meta: Json = {**capabilities.get("_meta", {}), **ours}
+        assert {**capabilities, "session": {"compaction": {}, **declared}, "_meta": meta} == told
         play.finish(client)

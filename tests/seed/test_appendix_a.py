@@ -70,7 +70,7 @@ def test_a01_three_turns_of_two_messages(play: Stage) -> None:
     assert 6 == len({line["id"] for line in six})
 
 
-def test_a02_nothing_is_written_twice(play: Stage) -> None:
+def test_a02_s04_nothing_is_written_twice(play: Stage) -> None:
     """Opening and closing a session again leaves its messages as they are, byte for byte."""
     client = play.start()
     session = talk(client, play.cwd, "say one", "say two")
@@ -217,7 +217,7 @@ def test_a13_two_users(play: Stage) -> None:
         assert made["alice"] not in str(path) or made["bob"] not in str(path)
 
 
-def test_a14_a_new_session_is_empty(native: Native) -> None:
+def test_a14_s15_a_new_session_is_empty(native: Native) -> None:
     """The model is told nothing of the session before it, of the same agent in the same process."""
     with native.client() as client:
         talk(client, native.cwd, "remember the number 4711")

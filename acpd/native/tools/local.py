@@ -89,7 +89,9 @@ def folder(real: str) -> Generator[int]:
 
 
 def _reached(real: str, flags: int) -> int:
-    """What is there is opened without following any link: none was in this path when it was asked for. Raises OSError."""
+    """What is there is opened (`flags`: _TO_READ, _TO_LIST) without following any link: none was in this path when it was asked
+    for. Raises OSError.
+    """
     *above, name = real.strip("/").split("/")
     if not name:
         return os.open("/", flags)

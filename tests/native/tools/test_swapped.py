@@ -10,6 +10,7 @@ import pytest
 
 from acpd.native.tools import walk
 from tests.native.tools.bench import Bench, Json
+from tests.support.walk import contents
 
 CALLS: list[tuple[str, Json]] = [
     ("read", {"path": "{}/inner/a.txt"}),
@@ -36,7 +37,7 @@ async def test_a_folder_becomes_a_link(work: Bench, tmp_path: Path, tool: str, a
     """A link that is put into the path while the user is asked is not followed, and the model is told."""
     filled(tmp_path / "outside" / "inner", "harmless")
     filled(tmp_path / "private" / "inner", "secret")
-    before = {path: path.read_bytes() for path in (tmp_path / "private").rglob("*.*")}
+    before = contents(tmp_path / "private")
     given: dict[str, Any] = {name: value.format(tmp_path / "outside") for name, value in arguments.items()}
 
     def decide(_: Json) -> str:
@@ -50,7 +51,7 @@ async def test_a_folder_becomes_a_link(work: Bench, tmp_path: Path, tool: str, a
     assert "secret" not in output.text
     assert () == output.images
     assert output.failed or "Nothing was found" in output.text
-    assert before == {path: path.read_bytes() for path in (tmp_path / "private").rglob("*.*")}
+    assert before == contents(tmp_path / "private")
 
 
 def test_a_folder_becomes_a_link_during_the_walk(tmp_path: Path) -> None:
