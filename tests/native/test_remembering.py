@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import sys
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,7 +19,7 @@ from acpd.errors import INVALID_PARAMS, RequestError, StoreError
 from acpd.native import remembering
 from acpd.native.agent import NativeAgent
 from acpd.native.history import History
-from acpd.native.remembering import Remembering, digest, facts_in, news
+from acpd.native.remembering import Remembering, digest, facts_in, hidden, news
 from acpd.native.settings import Settings
 from acpd.storage.contract import Key, Memories
 from acpd.tasks import Tasks
@@ -176,6 +177,81 @@ async def test_what_is_worth_it_is_kept_after_the_answer(server: ModelServer, tm
     assert "likes tea" in second, "what is remembered already is told, so that it is not said twice"
     assert (4, 3) == (len(server.bodies), len(acpd.facts()))
     assert not [update for update in editor.updates() if "likes tea" in json.dumps(update)]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_no_secret_is_sent_for_it_or_kept(server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one of the conversation, nor one that a person has written to the files, nor one that the model names."""
+    monkeypatch.setattr(remembering, "GROWN", 10)
+    acpd = Acpd(tmp_path)
+    off(lambda: acpd.memory._append(WHOSE, "- the password of the router is oldsecret1"))
+    server.canned = says("Fine.", "- password: hunter2", "# All\n- token hunter2tok\n- likes tea and a long enough text of it")
+    said = f"Use ghp_{'x' * 36}\nThe password is hunter2, please. " + "y" * 2013 + f" ghp_{'z' * 36} " + "y" * 4000
+    async with at(server, acpd) as editor:
+        await editor.prompt(await editor.new(tmp_path), said)
+        await editor.asked("_acpd/memory/consolidate")
+        await acpd.tasks.drain()
+    asks = [asked(body) for body in server.bodies[1:]]
+    assert (2, True) == (len(asks), all("password" in each for each in asks))
+    for secret in ("oldsecret1", "hunter2", "ghp_"):
+        assert not [each for each in asks if secret in each], secret
+    assert ["- password: ***"] == acpd.facts()[-1:]
+    assert "# All\n- token ***\n- likes tea and a long enough text of it\n" == acpd.read().text
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("- password: hunter2", "hunter2"),
+        ("- token hunter2tok", "hunter2tok"),
+        ("- AWS_SECRET_ACCESS_KEY is wJalrXUtnFEMI/K7", "wJalrXUtnFEMI/K7"),
+        ("- pass: qwerty1", "qwerty1"),
+        ("- API_KEY: x", "x"),
+        ("- STRIPE_KEY: live", "live"),
+        ("- **Password**: `open sesame`", "`open sesame`"),
+        ("- the password for the staging server is hunter", "hunter"),
+        ("- DB_PASSWORD (staging): hunter", "hunter"),
+        ("- Das Passwort lautet geheim", "geheim"),
+        ("- dbPassword = hunter", "hunter"),
+        ("- the API key is set to abc", "abc"),
+        ("- -----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", "MIIE"),
+        ("x" * 9000 + " password: hunter2", "hunter2"),
+    ],
+)
+def test_what_prose_calls_a_secret_is_hidden(line: str, value: str) -> None:
+    """By the word before it, whatever stands between them; the rest of a text of any length stays."""
+    found = hidden(f"- tea\n{line}\n- coffee")
+    assert "***" in found
+    assert value not in found.replace("x" * 9000, "")
+    assert found.startswith("- tea\n")
+    assert found.endswith("\n- coffee")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "- the primary key is id",
+        "- the API key is stored in the keychain",
+        "- the token is in .env",
+        "- all tests pass on Linux",
+        "- the secretary: Bob",
+        "- compass: north",
+        "- tokens: 5",
+        "- the token budget is small",
+        "y" * 9000,
+    ],
+)
+def test_what_is_said_about_secrets_stays(line: str) -> None:
+    """Where one is, and what only looks like the word of one."""
+    assert line == hidden(line)
+
+
+def test_hiding_takes_time_with_the_length_only() -> None:
+    """A text of 200,000 characters takes no minutes, whatever it is."""
+    for piece in ("password ", "password for a ", "token_", '"', "pass (", "key key ", "-----BEGIN PRIVATE KEY-----"):
+        begun = time.process_time()
+        hidden(piece * (200_000 // len(piece)))
+        assert time.process_time() - begun < 5, piece
 
 
 def jobs() -> int:
