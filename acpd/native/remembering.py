@@ -47,8 +47,9 @@ EVERY = 1800.0
 GROWN = 4 * 1024
 """Bytes in the ledgers that are worth a consolidation."""
 NEWS = 32 * 1024
-"""Bytes of the conversation that one extraction is about; MESSAGE of one message in it."""
+"""Bytes of the conversation that one extraction is about; MESSAGE of one message in it, SUMMARY of what was compacted."""
 MESSAGE = 4 * 1024
+SUMMARY = 12 * 1024
 SECTION = 6 * 1024
 """Bytes of what is appended at once."""
 TOLD = 16 * 1024
@@ -200,10 +201,10 @@ class Remembering:
     async def _work(self) -> None:
         history = self._source.history()
         messages = tuple(history.messages) if history is not None else ()
-        loaded = await self._source.model() if messages else None
+        loaded = await self._source.model() if history is not None and (messages or history.summary) else None
         if history is None or loaded is None:
             return
-        text, mark = await asyncio.to_thread(news, messages, self._mark(), self._masked)
+        text, mark = await asyncio.to_thread(news, messages, self._mark(), history.summary, self._masked)
         if text:
             known = await self._read()
             said = await self._asked(loaded, history, EXTRACT, self._material(known, conversation=text))
@@ -287,26 +288,32 @@ def _prose(line: str) -> str:
     return line
 
 
-def news(messages: Sequence[ModelMessage], mark: str, mask: Callable[[str], str] = hidden) -> tuple[str, str]:
-    """What was said behind the answer of this digest (else everything), as text; and the digest of the newest answer.
+def news(
+    messages: Sequence[ModelMessage], mark: str, summary: str = "", mask: Callable[[str], str] = hidden
+) -> tuple[str, str]:
+    """What was said behind the answer of this digest, as text; and the digest of the newest answer.
 
-    Empty where the user has said nothing. What tools have said is left out: it is long, and anybody's. `mask` takes the
-    secrets out of a message before it is cut: half a secret looks like none.
+    Without that answer it is everything, and the summary of what came before: a compaction may have taken what was never
+    looked at. Empty where the user has said nothing. What tools have said is left out: it is long, and anybody's. `mask`
+    takes the secrets out of a message before it is cut: half a secret looks like none.
     """
     from pydantic_ai.messages import ModelResponse
 
-    answers = (at for at in range(len(messages) - 1, -1, -1) if isinstance(messages[at], ModelResponse))  # no other stays
-    newest, start = "", 0
-    for at in answers:
+    newest, start, before = "", 0, mask(summary)
+    for at in range(len(messages) - 1, -1, -1):
+        if not isinstance(messages[at], ModelResponse):  # no other stays as it is
+            continue
         found = digest(messages[at])
         newest = newest or found
         if found == mark:
-            start = at + 1
+            start, before = at + 1, ""
             break
     said = [each for message in messages[start:] for each in _said(message)]
-    if all(who != "user" for who, _ in said):
+    if not before.strip() and all(who != "user" for who, _ in said):
         return "", newest
-    return bounded("\n\n".join(f"[{who}]: {bounded(mask(text), MESSAGE)}" for who, text in said), NEWS), newest
+    texts = [f"[summary of what came before]: {bounded(before, SUMMARY)}"] if before.strip() else []
+    texts += [f"[{who}]: {bounded(mask(text), MESSAGE)}" for who, text in said]
+    return bounded("\n\n".join(texts), NEWS), newest
 
 
 def _said(message: ModelMessage) -> list[tuple[str, str]]:
@@ -326,10 +333,15 @@ def _said(message: ModelMessage) -> list[tuple[str, str]]:
 
 
 def digest(message: ModelMessage) -> str:
-    """Of a message, the same before and after it was kept."""
-    from pydantic_ai.messages import ModelMessagesTypeAdapter
+    """Of a message, the same before and after it was kept, and before and after a compaction or a name for it."""
+    from dataclasses import replace
 
-    return hashlib.sha256(ModelMessagesTypeAdapter.dump_json([message])).hexdigest()[:32]
+    from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse
+    from pydantic_ai.usage import RequestUsage
+
+    if isinstance(message, ModelResponse):
+        message = replace(message, usage=RequestUsage())
+    return hashlib.sha256(ModelMessagesTypeAdapter.dump_json([replace(message, metadata=None)])).hexdigest()[:32]
 
 
 def facts_in(said: str) -> str:

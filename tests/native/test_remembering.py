@@ -247,11 +247,11 @@ def test_what_is_said_about_secrets_stays(line: str) -> None:
 
 
 def test_hiding_takes_time_with_the_length_only() -> None:
-    """A text of 200,000 characters takes no minutes, whatever it is."""
+    """A text of 50,000 characters takes no minutes, whatever it is."""
     for piece in ("password ", "password for a ", "token_", '"', "pass (", "key key ", "-----BEGIN PRIVATE KEY-----"):
         begun = time.process_time()
-        hidden(piece * (200_000 // len(piece)))
-        assert time.process_time() - begun < 5, piece
+        hidden(piece * (50_000 // len(piece)))
+        assert time.process_time() - begun < 2, piece
 
 
 def jobs() -> int:
@@ -514,6 +514,61 @@ def test_what_is_new_is_found_behind_the_mark() -> None:
     assert "prompt 0" in news(history.messages[:3], mark)[0], "rewound: everything is looked at, acpd leaves out what it has"
     assert ("", last) == news(history.messages, last)
     assert ("", "") == news([], mark)
+
+
+def compacted(said: bool) -> tuple[str, str, str]:
+    """Of a conversation whose first half is compacted: what is new since its first or its third answer, and both digests."""
+    from pydantic_ai.messages import ModelResponse, TextPart
+    from pydantic_ai.usage import RequestUsage
+
+    history = History()
+    for number in range(4):
+        history.begin([f"prompt {number}"])
+        history.answered(
+            ModelResponse(parts=[TextPart(f"answer {number}")], usage=RequestUsage(input_tokens=9, output_tokens=9))
+        )
+    mark = digest(history.messages[5 if said else 1])
+    last = digest(history.messages[-1])
+    history.compact(4, f"They spoke of prompt 1, with the password: hunter2. {'x' * 20_000} The end")
+    history.mark("named")
+    text, newest = news(history.messages, mark, history.summary)
+    return text, newest, last
+
+
+def test_what_was_compacted_before_it_was_looked_at_is_in_the_summary() -> None:
+    """The summary is given with everything that is left, within its bound and without secrets."""
+    text, newest, last = compacted(said=False)
+    assert text.startswith("[summary of what came before]: They spoke of prompt 1, with the password: ***")
+    assert "The end\n\n[user]: prompt 2\n\n[agent]: answer 2\n\n[user]: prompt 3" in text
+    assert len(text) < remembering.SUMMARY + 200
+    assert newest == last
+    assert "prompt 1" in news([], "", "They spoke of prompt 1")[0], "nothing else is left"
+    assert ("", "") == news([], "", " ")
+
+
+def test_what_was_looked_at_is_not_new_after_a_compaction() -> None:
+    """It takes the usage from the answers that stay, and a turn names its newest message: they are the same answers."""
+    text, newest, last = compacted(said=True)
+    assert "[user]: prompt 3\n\n[agent]: answer 3" == text
+    assert newest == last
+
+
+@pytest.mark.usefixtures("quick")
+async def test_the_job_is_given_what_was_compacted(server: ModelServer, tmp_path: Path) -> None:
+    """A session that was compacted before anything was looked at: its summary is in the request."""
+    acpd = Acpd(tmp_path)
+    server.canned = says("one", "NO_REPLY", "two", "- likes tea")
+    async with at(server, acpd) as editor:
+        name = await editor.new(tmp_path)
+        await editor.prompt(name, "I like tea")
+        await editor.until(marked(editor))
+    acpd.state["memory"] = {**acpd.state["memory"], "summary": "The user likes tea."}
+    del acpd.state["remembered"]
+    async with at(server, acpd) as editor:
+        await editor.load(name, tmp_path, acpd.state)
+        await editor.prompt(name, "And?")
+        await editor.until(marked(editor))
+    assert "[summary of what came before]: The user likes tea." in asked(server.bodies[-1])
 
 
 def test_facts_are_lines_of_a_list() -> None:
