@@ -50,8 +50,9 @@ NEWS = 32 * 1024
 """Bytes of the conversation that one extraction is about; MESSAGE of one message in it, SUMMARY of what was compacted."""
 MESSAGE = 4 * 1024
 SUMMARY = 12 * 1024
-SECTION = 6 * 1024
-"""Bytes of what is appended at once."""
+SECTION = 8 * 1024
+"""Bytes of what is appended at once, which is all that acpd takes; SECTIONS of one answer."""
+SECTIONS = 4
 TOLD = 16 * 1024
 """Bytes of MEMORY.md in the instructions, which is all of it, and of what is not in it yet."""
 TOLD_RECENT = 4 * 1024
@@ -178,9 +179,9 @@ class Remembering:
             finally:
                 self._working = False
 
-    def _tell(self, why: str) -> None:
+    def _tell(self, why: str, what: str = "nothing") -> None:
         text = without(" ".join(why.split())[:500], self._source.secrets())
-        sys.stderr.write(f"acpd-agent: nothing was remembered of session {self._session.id}: {text}\n")
+        sys.stderr.write(f"acpd-agent: {what} was remembered of session {self._session.id}: {text}\n")
         sys.stderr.flush()
 
     # -- what it does
@@ -208,9 +209,11 @@ class Remembering:
         if text:
             known = await self._read()
             said = await self._asked(loaded, history, EXTRACT, self._material(known, conversation=text))
-            facts = facts_in(said)
-            if facts:
-                await self._ask("append", {"text": self._masked(facts)})
+            sections, left = sections_of(self._masked(facts_in(said)).splitlines())
+            for section in sections:
+                await self._ask("append", {"text": section})
+            if left:
+                self._tell(f"{left} facts of one answer are more than {SECTIONS} sections of {SECTION} bytes", "not all")
             self._session.state.put(STATE, Mark(mark))
         await self._consolidate(loaded, history)
 
@@ -345,15 +348,25 @@ def digest(message: ModelMessage) -> str:
 
 
 def facts_in(said: str) -> str:
-    """The lines of an answer that are facts, SECTION bytes at most; empty: there is nothing to keep."""
-    found, left = list[str](), SECTION
-    for line in said.splitlines():
-        if line.lstrip().startswith(("- ", "* ", "• ")) and NOTHING not in line:
-            left -= len(line.encode("utf-8", "replace")) + 1
-            if left < 0:
-                break
-            found.append(line.strip())
-    return "\n".join(found)
+    """The lines of an answer that are facts; empty: there is nothing to keep."""
+    lines = (line.strip() for line in said.splitlines() if NOTHING not in line)
+    return "\n".join(line for line in lines if line.startswith(("- ", "* ", "• ")))
+
+
+def sections_of(facts: Sequence[str]) -> tuple[list[str], int]:
+    """As at most SECTIONS texts of SECTION bytes, and how many of them are in none: there is no room, or one is too long."""
+    sections, room, left = list[list[str]](), 0, 0
+    for fact in facts:
+        size = len(fact.encode("utf-8", "replace")) + 1
+        if size > SECTION or (size > room and len(sections) == SECTIONS):
+            left += 1
+            continue
+        if size > room:
+            sections.append([])
+            room = SECTION
+        sections[-1].append(fact)
+        room -= size
+    return ["\n".join(section) for section in sections], left
 
 
 async def asked(loaded: Loaded, system: str, text: str) -> ModelResponse:

@@ -19,10 +19,11 @@ from acpd.errors import INVALID_PARAMS, RequestError, StoreError
 from acpd.native import remembering
 from acpd.native.agent import NativeAgent
 from acpd.native.history import History
-from acpd.native.remembering import Remembering, digest, facts_in, hidden, news
+from acpd.native.remembering import SECTION, SECTIONS, Remembering, digest, facts_in, hidden, news, sections_of
 from acpd.native.settings import Settings
 from acpd.storage.contract import Key, Memories
 from acpd.tasks import Tasks
+from acpd_backends import ledgers
 from acpd_backends.ledgers import FileMemory
 from acpd_backends.names import Layout
 from tests.api.desk import Editor, joined, keeps
@@ -57,8 +58,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Set when the agent has said on stderr that nothing was remembered."""
     said, tell = asyncio.Event(), Remembering._tell
 
-    def noted(self: Remembering, why: str) -> None:
-        tell(self, why)
+    def noted(self: Remembering, why: str, what: str = "nothing") -> None:
+        tell(self, why, what)
         said.set()
 
     monkeypatch.setattr(Remembering, "_tell", noted)
@@ -572,7 +573,34 @@ async def test_the_job_is_given_what_was_compacted(server: ModelServer, tmp_path
 
 
 def test_facts_are_lines_of_a_list() -> None:
-    """Nothing else of an answer is kept, and no more than SECTION bytes of it."""
+    """Nothing else of an answer is kept."""
     assert "- one\n* two" == facts_in("Sure!\n\n- one\n  * two\n\nNO_REPLY\n- NO_REPLY")
     assert "" == facts_in("NO_REPLY")
-    assert 0 < len(facts_in("- " + "x" * 1000 + "\n- " + "x" * remembering.SECTION)) < 1100
+
+
+def test_facts_are_kept_in_sections() -> None:
+    """None has more bytes than acpd takes; what one has no room for goes to the next, and what none has room for is counted."""
+    assert ([], 0) == sections_of([])
+    facts = [f"- {number:03} {'é' * 500}" for number in range(40)]
+    sections, left = sections_of([f"- {'x' * SECTION}", *facts])
+    assert (SECTIONS, 1 + len(facts) - 32) == (len(sections), left)
+    assert facts[:32] == "\n".join(sections).splitlines()
+    assert all(len(section.encode()) <= ledgers.SECTION == SECTION for section in sections)
+    assert (["- " + "x" * (SECTION - 3)], 0) == sections_of(["- " + "x" * (SECTION - 3)])
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_answer_with_more_facts_than_fit_in_a_section(
+    server: ModelServer, tmp_path: Path, told: asyncio.Event, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """All of them are kept, up to SECTIONS; that there were more is told on stderr, and nothing is asked again."""
+    acpd = Acpd(tmp_path)
+    facts = [f"- {number:03} {'x' * 994}" for number in range(40)]
+    server.canned = says("one", "\n".join(facts))
+    async with at(server, acpd) as editor:
+        await editor.prompt(await editor.new(tmp_path), "go")
+        await editor.until(marked(editor))
+    assert facts[:32] == acpd.facts()
+    assert told.is_set()
+    assert "not all was remembered of session" in (said := capfd.readouterr().err)
+    assert "8 facts of one answer" in said
