@@ -87,13 +87,14 @@ _NAME = (
 """The end of a name that is a secret's by its word; "key" alone is none: databases have keys, and so have objects."""
 _WHERE = r"(?: \([^()\n]{1,60}\)| (?:for|of|on|to|in|at|from|für|von|zu|de|du|para) [^:=\n]{1,60}?)?[\"'`*]*"
 _ELSE = (
-    r"(?!(?:in|at|from|on|by|not|no|the|a|an|stored|kept|read|set|taken|required|needed|expired|rotated|asked|given|found|under"
-    r"|nicht|im|aus|dans|en)\s)"
+    r"(?!(?:in|at|from|on|by|not|no|the|a|an|stored|kept|read|set|taken|required|needed|expired|rotated|changed|asked|given|found"
+    r"|under|nicht|im|aus|dans|en)(?:[\s,;]|[.!?]?\Z))"
 )
 """What follows says where a secret is, or what becomes of it: that may be kept."""
+_IS = r"(?:is|was|are|should be|must be|ist|lautet|war|est|es)(?:\s+(?:set|changed) to)?\s*:?"
 _CALLED = re.compile(
-    rf"(?P<name>{_NAME}{_WHERE}(?:\s*(?:[:=\uff1a]|->|→)\s*|\s+(?:is|was|are|ist|lautet|war|est|es)\s+)(?:set to\s+)?)"
-    rf"{_ELSE}(?:\"[^\"\n]+\"|'[^'\n]+'|`[^`\n]+`|[^\s,;]+)",
+    rf"(?P<name>{_NAME}{_WHERE}(?:\s*(?:[:=|\u2013\u2014\uff1a]+>?|->|→)\s*(?:(?:set|changed) to\s+)?|\s+{_IS}\s+{_ELSE}))"
+    r"(?:\"[^\"\n]+\"|'[^'\n]+'|`[^`\n]+`|[^\s,;]+)",
     re.IGNORECASE,
 )
 _BESIDE = re.compile(rf"(?P<name>{_NAME}\s+[\"'`*]*)(?=[^\s,;]*\d)(?=[^\s,;]*[^\W\d])[^\s,;]{{6,}}", re.IGNORECASE)

@@ -214,6 +214,11 @@ async def test_no_secret_is_sent_for_it_or_kept(server: ModelServer, tmp_path: P
         ("- DB_PASSWORD (staging): hunter", "hunter"),
         ("- Das Passwort lautet geheim", "geheim"),
         ("- dbPassword = hunter", "hunter"),
+        ("- the password is: hunter2", "hunter2"),
+        ("- the password was changed to hunter2", "hunter2"),
+        ("- PASSWORD => hunter2", "hunter2"),
+        ("| password | hunter2 |", "hunter2"),
+        ("- password: in", "in"),
         ("- the API key is set to abc", "abc"),
         ("- -----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", "MIIE"),
         ("x" * 9000 + " password: hunter2", "hunter2"),
@@ -223,7 +228,8 @@ def test_what_prose_calls_a_secret_is_hidden(line: str, value: str) -> None:
     """By the word before it, whatever stands between them; the rest of a text of any length stays."""
     found = hidden(f"- tea\n{line}\n- coffee")
     assert "***" in found
-    assert value not in found.replace("x" * 9000, "")
+    assert value not in found.replace("x" * 9000, "").split()
+    assert len(value) < 3 or value not in found
     assert found.startswith("- tea\n")
     assert found.endswith("\n- coffee")
 
@@ -234,6 +240,7 @@ def test_what_prose_calls_a_secret_is_hidden(line: str, value: str) -> None:
         "- the primary key is id",
         "- the API key is stored in the keychain",
         "- the token is in .env",
+        "- the auth token is required.",
         "- all tests pass on Linux",
         "- the secretary: Bob",
         "- compass: north",
