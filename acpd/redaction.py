@@ -37,9 +37,9 @@ _KNOWN = re.compile(
 )
 
 
-def masked(text: str) -> str:
-    """The text, at most LIMIT characters of it, with HIDDEN in the place of what looks like a secret."""
-    text = text if len(text) <= LIMIT else f"{text[:LIMIT]}..."
+def masked(text: str, limit: int = LIMIT) -> str:
+    """The text, at most `limit` characters of it, with HIDDEN in the place of what looks like a secret."""
+    text = text if len(text) <= limit else f"{text[:limit]}..."
     text = _HEADER.sub(rf"\1\2{HIDDEN}", text)
     text = _BEARER.sub(rf"\1 {HIDDEN}", text)
     text = _ASSIGNED.sub(_hide_named, text)

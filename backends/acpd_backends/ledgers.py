@@ -113,7 +113,7 @@ class FileMemory(Memory):
         now = time.gmtime(self._now())
         path = folder / time.strftime("%Y-%m-%d.md", now)
         with self._locked(folder):
-            days = _ledgers(folder)[-2:]
+            days = _ledgers(folder, path.name)[-2:]
             known = set(_said([_text(folder / WHOLE, MEMORY), *(_text(folder / day, DAY) for day in days)]))
             lines = _new(text, known)
             head = f"\n## {time.strftime('%Y-%m-%dT%H:%M:%SZ', now)} session {' '.join(key.session.split())}\n\n"
@@ -132,16 +132,18 @@ class FileMemory(Memory):
 
     def _read(self, key: Key) -> Memories:
         folder = self._layout.memory(key)
-        position = _position(folder)
+        now = self._now()
+        newest = time.strftime("%Y-%m-%d.md", time.gmtime(now))
+        position = _position(folder, newest)
         whole = _bytes(folder / WHOLE, MEMORY + 1)
-        recent = _recent(folder, position)
-        today = _bytes(folder / time.strftime("%Y-%m-%d.md", time.gmtime(self._now())), DAY)
+        recent = _recent(folder, position, newest)
+        today = _bytes(folder / newest, DAY)
         return Memories(
             text=whole[:MEMORY].decode("utf-8", "replace"),
             today=_cut(today, max(0, len(today) - TODAY)).decode("utf-8", "replace"),
             recent=recent.text,
             grown=recent.grown,
-            age=None if position is None else max(0.0, self._now() - position.at),
+            age=None if position is None or position.at > now else now - position.at,
             seen=f"{_digest(whole)}:{recent.day}:{recent.size}" if len(whole) <= MEMORY else "",
         )
 
@@ -190,10 +192,10 @@ def _whose(key: Key) -> str:
     return f"the memory of {key.agent}" + (f" and {key.user}" if key.user is not None else "")
 
 
-def _ledgers(folder: Path) -> list[str]:
-    """Names of the ledgers, the oldest first. Absent: none."""
+def _ledgers(folder: Path, newest: str = "") -> list[str]:
+    """Names of the ledgers, the oldest first, up to this one. Absent: none."""
     try:
-        return sorted(name for name in os.listdir(folder) if _LEDGER.match(name))
+        return sorted(name for name in os.listdir(folder) if _LEDGER.match(name) and (not newest or name <= newest))
     except (FileNotFoundError, NotADirectoryError):
         return []
 
@@ -234,20 +236,24 @@ def _cut(data: bytes, start: int) -> bytes:
     return data if start == 0 else data[data.find(b"\n", start - 1) + 1 :]
 
 
-def _position(folder: Path) -> _Position | None:
-    """None: nothing was consolidated, or nobody can tell what."""
+def _position(folder: Path, newest: str) -> _Position | None:
+    """None: nothing was consolidated, or nobody can tell what. One behind the newest ledger is that of a wrong clock."""
     try:
-        return msgspec.json.decode(_bytes(folder / _POSITION, 1024), type=_Position)
+        position = msgspec.json.decode(_bytes(folder / _POSITION, 1024), type=_Position)
     except msgspec.DecodeError:
         return None
+    return position if position.day <= newest[:10] else None
 
 
-def _recent(folder: Path, position: _Position | None) -> _Recent:
-    """The oldest RECENT bytes, in whole lines, of what is behind the position; how much there is; and where it ends."""
+def _recent(folder: Path, position: _Position | None, newest: str) -> _Recent:
+    """The oldest RECENT bytes, in whole lines, of what is behind the position; how much there is; and where it ends.
+
+    A ledger behind the newest waits for its day: the position may not pass those that come before it.
+    """
     day, size = (position.day, position.size) if position is not None else ("", 0)
     left, grown, pieces = RECENT, 0, list[bytes]()
     full = False
-    for name in _ledgers(folder):
+    for name in _ledgers(folder, newest):
         if name[:10] < day:
             continue
         start = min(size, _size(folder / name)) if name[:10] == day else 0

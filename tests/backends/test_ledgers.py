@@ -177,6 +177,30 @@ async def test_of_much_that_is_new_the_oldest_is_consolidated_first(tmp_path: Pa
     assert pieces > 5
 
 
+async def test_a_ledger_of_the_future_hides_none(tmp_path: Path) -> None:
+    """It waits for its day, and so does a position there; when MEMORY.md was made in the future, nobody knows when."""
+    clock = Clock()
+    made = memory(tmp_path, clock)
+    await made.append(KEY, "- one")
+    folder = tmp_path / "agents/native/memory"
+    for day in ("2026-05-02", "9999-12-31"):
+        (folder / f"{day}.md").write_text("- wrong clock\n")
+    read = await made.read(KEY)
+    assert (True, False, len(read.recent)) == ("- one" in read.recent, "wrong clock" in read.recent, read.grown)
+    await made.consolidate(KEY, read.seen, "# All")
+    assert 0 == await made.append(KEY, "- one"), "the two newest ledgers are those of days that were"
+    await made.append(KEY, "- two")
+    assert "- two" in (await made.read(KEY)).recent
+    clock.time += 86_400
+    assert ["- two", "- wrong clock"] == [each for each in (await made.read(KEY)).recent.splitlines() if each.startswith("-")]
+    (folder / ".consolidated").write_text('{"at": 253402300000.0, "day": "9999-12-31", "size": 14}')
+    read = await made.read(KEY)
+    assert (None, True) == (read.age, "- one" in read.recent)
+    (folder / ".consolidated").write_text('{"at": 253402300000.0, "day": "2026-05-02", "size": 0}')
+    read = await made.read(KEY)
+    assert (None, False) == (read.age, "- one" in read.recent), "the ledgers are in it all the same"
+
+
 async def test_only_what_is_ours_is_read(tmp_path: Path) -> None:
     """Neither a link, nor a pipe, nor another name, nor a way out of the folder."""
     made = memory(tmp_path)

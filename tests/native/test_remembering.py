@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import sys
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,10 +19,11 @@ from acpd.errors import INVALID_PARAMS, RequestError, StoreError
 from acpd.native import remembering
 from acpd.native.agent import NativeAgent
 from acpd.native.history import History
-from acpd.native.remembering import Remembering, digest, facts_in, news
+from acpd.native.remembering import SECTION, SECTIONS, Remembering, digest, facts_in, hidden, news, sections_of
 from acpd.native.settings import Settings
 from acpd.storage.contract import Key, Memories
 from acpd.tasks import Tasks
+from acpd_backends import ledgers
 from acpd_backends.ledgers import FileMemory
 from acpd_backends.names import Layout
 from tests.api.desk import Editor, joined, keeps
@@ -56,8 +58,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Set when the agent has said on stderr that nothing was remembered."""
     said, tell = asyncio.Event(), Remembering._tell
 
-    def noted(self: Remembering, why: str) -> None:
-        tell(self, why)
+    def noted(self: Remembering, why: str, what: str = "nothing") -> None:
+        tell(self, why, what)
         said.set()
 
     monkeypatch.setattr(Remembering, "_tell", noted)
@@ -176,6 +178,88 @@ async def test_what_is_worth_it_is_kept_after_the_answer(server: ModelServer, tm
     assert "likes tea" in second, "what is remembered already is told, so that it is not said twice"
     assert (4, 3) == (len(server.bodies), len(acpd.facts()))
     assert not [update for update in editor.updates() if "likes tea" in json.dumps(update)]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_no_secret_is_sent_for_it_or_kept(server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one of the conversation, nor one that a person has written to the files, nor one that the model names."""
+    monkeypatch.setattr(remembering, "GROWN", 10)
+    acpd = Acpd(tmp_path)
+    off(lambda: acpd.memory._append(WHOSE, "- the password of the router is oldsecret1"))
+    server.canned = says("Fine.", "- password: hunter2", "# All\n- token hunter2tok\n- likes tea and a long enough text of it")
+    said = f"Use ghp_{'x' * 36}\nThe password is hunter2, please. " + "y" * 2013 + f" ghp_{'z' * 36} " + "y" * 4000
+    async with at(server, acpd) as editor:
+        await editor.prompt(await editor.new(tmp_path), said)
+        await editor.asked("_acpd/memory/consolidate")
+        await acpd.tasks.drain()
+    asks = [asked(body) for body in server.bodies[1:]]
+    assert (2, True) == (len(asks), all("password" in each for each in asks))
+    for secret in ("oldsecret1", "hunter2", "ghp_"):
+        assert not [each for each in asks if secret in each], secret
+    assert ["- password: ***"] == acpd.facts()[-1:]
+    assert "# All\n- token ***\n- likes tea and a long enough text of it\n" == acpd.read().text
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("- password: hunter2", "hunter2"),
+        ("- token hunter2tok", "hunter2tok"),
+        ("- AWS_SECRET_ACCESS_KEY is wJalrXUtnFEMI/K7", "wJalrXUtnFEMI/K7"),
+        ("- pass: qwerty1", "qwerty1"),
+        ("- API_KEY: x", "x"),
+        ("- STRIPE_KEY: live", "live"),
+        ("- **Password**: `open sesame`", "`open sesame`"),
+        ("- the password for the staging server is hunter", "hunter"),
+        ("- DB_PASSWORD (staging): hunter", "hunter"),
+        ("- Das Passwort lautet geheim", "geheim"),
+        ("- dbPassword = hunter", "hunter"),
+        ("- the password is: hunter2", "hunter2"),
+        ("- the password was changed to hunter2", "hunter2"),
+        ("- PASSWORD => hunter2", "hunter2"),
+        ("| password | hunter2 |", "hunter2"),
+        ("- password: in", "in"),
+        ("- the API key is set to abc", "abc"),
+        ("- -----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", "MIIE"),
+        ("x" * 9000 + " password: hunter2", "hunter2"),
+    ],
+)
+def test_what_prose_calls_a_secret_is_hidden(line: str, value: str) -> None:
+    """By the word before it, whatever stands between them; the rest of a text of any length stays."""
+    found = hidden(f"- tea\n{line}\n- coffee")
+    assert "***" in found
+    assert value not in found.replace("x" * 9000, "").split()
+    assert len(value) < 3 or value not in found
+    assert found.startswith("- tea\n")
+    assert found.endswith("\n- coffee")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "- the primary key is id",
+        "- the API key is stored in the keychain",
+        "- the token is in .env",
+        "- the auth token is required.",
+        "- all tests pass on Linux",
+        "- the secretary: Bob",
+        "- compass: north",
+        "- tokens: 5",
+        "- the token budget is small",
+        "y" * 9000,
+    ],
+)
+def test_what_is_said_about_secrets_stays(line: str) -> None:
+    """Where one is, and what only looks like the word of one."""
+    assert line == hidden(line)
+
+
+def test_hiding_takes_time_with_the_length_only() -> None:
+    """A text of 50,000 characters takes no minutes, whatever it is."""
+    for piece in ("password ", "password for a ", "token_", '"', "pass (", "key key ", "-----BEGIN PRIVATE KEY-----"):
+        begun = time.process_time()
+        hidden(piece * (50_000 // len(piece)))
+        assert time.process_time() - begun < 2, piece
 
 
 def jobs() -> int:
@@ -440,8 +524,90 @@ def test_what_is_new_is_found_behind_the_mark() -> None:
     assert ("", "") == news([], mark)
 
 
+def compacted(said: bool) -> tuple[str, str, str]:
+    """Of a conversation whose first half is compacted: what is new since its first or its third answer, and both digests."""
+    from pydantic_ai.messages import ModelResponse, TextPart
+    from pydantic_ai.usage import RequestUsage
+
+    history = History()
+    for number in range(4):
+        history.begin([f"prompt {number}"])
+        history.answered(
+            ModelResponse(parts=[TextPart(f"answer {number}")], usage=RequestUsage(input_tokens=9, output_tokens=9))
+        )
+    mark = digest(history.messages[5 if said else 1])
+    last = digest(history.messages[-1])
+    history.compact(4, f"They spoke of prompt 1, with the password: hunter2. {'x' * 20_000} The end")
+    history.mark("named")
+    text, newest = news(history.messages, mark, history.summary)
+    return text, newest, last
+
+
+def test_what_was_compacted_before_it_was_looked_at_is_in_the_summary() -> None:
+    """The summary is given with everything that is left, within its bound and without secrets."""
+    text, newest, last = compacted(said=False)
+    assert text.startswith("[summary of what came before]: They spoke of prompt 1, with the password: ***")
+    assert "The end\n\n[user]: prompt 2\n\n[agent]: answer 2\n\n[user]: prompt 3" in text
+    assert len(text) < remembering.SUMMARY + 200
+    assert newest == last
+    assert "prompt 1" in news([], "", "They spoke of prompt 1")[0], "nothing else is left"
+    assert ("", "") == news([], "", " ")
+
+
+def test_what_was_looked_at_is_not_new_after_a_compaction() -> None:
+    """It takes the usage from the answers that stay, and a turn names its newest message: they are the same answers."""
+    text, newest, last = compacted(said=True)
+    assert "[user]: prompt 3\n\n[agent]: answer 3" == text
+    assert newest == last
+
+
+@pytest.mark.usefixtures("quick")
+async def test_the_job_is_given_what_was_compacted(server: ModelServer, tmp_path: Path) -> None:
+    """A session that was compacted before anything was looked at: its summary is in the request."""
+    acpd = Acpd(tmp_path)
+    server.canned = says("one", "NO_REPLY", "two", "- likes tea")
+    async with at(server, acpd) as editor:
+        name = await editor.new(tmp_path)
+        await editor.prompt(name, "I like tea")
+        await editor.until(marked(editor))
+    acpd.state["memory"] = {**acpd.state["memory"], "summary": "The user likes tea."}
+    del acpd.state["remembered"]
+    async with at(server, acpd) as editor:
+        await editor.load(name, tmp_path, acpd.state)
+        await editor.prompt(name, "And?")
+        await editor.until(marked(editor))
+    assert "[summary of what came before]: The user likes tea." in asked(server.bodies[-1])
+
+
 def test_facts_are_lines_of_a_list() -> None:
-    """Nothing else of an answer is kept, and no more than SECTION bytes of it."""
+    """Nothing else of an answer is kept."""
     assert "- one\n* two" == facts_in("Sure!\n\n- one\n  * two\n\nNO_REPLY\n- NO_REPLY")
     assert "" == facts_in("NO_REPLY")
-    assert 0 < len(facts_in("- " + "x" * 1000 + "\n- " + "x" * remembering.SECTION)) < 1100
+
+
+def test_facts_are_kept_in_sections() -> None:
+    """None has more bytes than acpd takes; what one has no room for goes to the next, and what none has room for is counted."""
+    assert ([], 0) == sections_of([])
+    facts = [f"- {number:03} {'é' * 500}" for number in range(40)]
+    sections, left = sections_of([f"- {'x' * SECTION}", *facts])
+    assert (SECTIONS, 1 + len(facts) - 32) == (len(sections), left)
+    assert facts[:32] == "\n".join(sections).splitlines()
+    assert all(len(section.encode()) <= ledgers.SECTION == SECTION for section in sections)
+    assert (["- " + "x" * (SECTION - 3)], 0) == sections_of(["- " + "x" * (SECTION - 3)])
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_answer_with_more_facts_than_fit_in_a_section(
+    server: ModelServer, tmp_path: Path, told: asyncio.Event, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """All of them are kept, up to SECTIONS; that there were more is told on stderr, and nothing is asked again."""
+    acpd = Acpd(tmp_path)
+    facts = [f"- {number:03} {'x' * 994}" for number in range(40)]
+    server.canned = says("one", "\n".join(facts))
+    async with at(server, acpd) as editor:
+        await editor.prompt(await editor.new(tmp_path), "go")
+        await editor.until(marked(editor))
+    assert facts[:32] == acpd.facts()
+    assert told.is_set()
+    assert "not all was remembered of session" in (said := capfd.readouterr().err)
+    assert "8 facts of one answer" in said
