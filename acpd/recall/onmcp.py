@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
 
+import anyio
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
@@ -16,6 +18,7 @@ from acpd.recall.asker import Asker
 from acpd.recall.calling import call
 from acpd.recall.tools import BY_NAME, TOOLS, schema
 from acpd.version import __version__
+from acpd.wire.envelope import mend_surrogates
 
 _Context = ServerRequestContext[Any]
 _READS = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -35,8 +38,14 @@ async def serve(asker: Callable[[], Awaitable[Asker]]) -> None:
             return _said(str(error), failed=True)
 
     server: Server[Any] = Server("acpd", version=__version__, on_list_tools=_listed, on_call_tool=called)
-    async with stdio_server() as (reader, writer):
+    async with stdio_server(cast("anyio.AsyncFile[str]", _lines())) as (reader, writer):
         await server.run(reader, writer, server.create_initialization_options())
+
+
+async def _lines() -> AsyncIterator[str]:
+    """Of stdin, with U+FFFD for half a character: the package reads no such line, and would leave it without an answer."""
+    async for line in anyio.wrap_file(sys.stdin.buffer):
+        yield mend_surrogates(line).decode(errors="replace")
 
 
 async def _listed(_: _Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
