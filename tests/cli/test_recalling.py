@@ -8,14 +8,17 @@ import json
 import subprocess
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mcp.client.session import ClientSession
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from acpd.cli import recalling
+from acpd.config import Config
 from acpd.storage.contract import Key
 from acpd.wire.ids import Ids
 from tests.cli import acpd
@@ -81,6 +84,23 @@ async def test_the_tools_of_a_session(tmp_path: Path, backend: str) -> None:
             assert (True, True) == (failed, text.startswith(f"Session not found: {wrong}. "))
         assert (True, True) == ((bad := await said(client, "session_search", query="x", n=1))[0], "`n`" in bad[1])
         assert (True, True) == ((bad := await said(client, "nothing"))[0], "There is no tool nothing" in bad[1])
+
+
+async def test_no_memory_no_tools_of_it(tmp_path: Path) -> None:
+    """`[agents.native] memory = false` takes memory_search and memory_get away; so does a store without memory."""
+    await filled(tmp_path)
+    (tmp_path / "off.toml").write_text("[agents.native]\nmemory = false\n")
+    who = ["--session", "alice-claude", "--user", "alice"]
+    async with serving(tmp_path, *who, "--config", str(tmp_path / "off.toml")) as client:
+        listed = [tool.name for tool in (await client.list_tools()).tools]
+        assert ["session_search", "session_list", "session_history"] == listed
+        failed, text = await said(client, "memory_search", query="port")
+        assert (True, True) == (failed, text.startswith("There is no tool memory_search."))
+    async with opened(tmp_path / "data", "alice") as store, AsyncExitStack() as stack:
+        scope = recalling._Scope(SimpleNamespace(config=Config(), values=SimpleNamespace(session="s")), stack)  # type: ignore[arg-type]
+        assert 5 == len(scope.tools())
+        scope._store = store._replace(memory=None)
+        assert 3 == len(scope.tools())
 
 
 @pytest.mark.parametrize("words", [["--session", "none"], ["--session", "bob-claude", "--user", "alice"], ["--session", ".."]])
