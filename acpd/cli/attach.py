@@ -125,7 +125,7 @@ class _Attached:
         """Whether the session is open now. Raises RequestError."""
         hello = {
             "protocolVersion": 1,
-            "clientCapabilities": {"elicitation": {"form": {}}},
+            "clientCapabilities": {"elicitation": {"form": {}}, "session": {"compaction": {}}},
             "clientInfo": {"name": "acpd attach", "version": acpd.__version__},
             "_meta": {"acpd.dev/start": False},
         }

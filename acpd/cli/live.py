@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from acpd.cli import blocks
-from acpd.cli.transcript import SPEAKERS, Plan, Tool, speaker_of
+from acpd.cli.transcript import COMPACTIONS, SPEAKERS, Compaction, Plan, Tool, speaker_of
 
 KNOWN = 500
 """Tool calls that are remembered."""
@@ -43,6 +43,8 @@ class Live:
             plan = Plan()
             plan.entries = blocks.items(update, "entries")
             return self.lines(plan.lines())
+        if kind in COMPACTIONS:
+            return self._compaction(update)
         return ""  # modes, commands, usage: for clients that have a place for them
 
     def recall(self, update: Any) -> None:
@@ -110,6 +112,12 @@ class Live:
         if told and (status == told or status not in _OVER):
             return ""
         return self.lines(tool.lines())
+
+    def _compaction(self, update: Any) -> str:
+        """How it ended, in one line. That it has begun is told by nobody: it may be over in a moment."""
+        compaction = Compaction()
+        compaction.update(update)
+        return self.lines([compaction.head()]) if compaction.status in _OVER else ""
 
     def _keep(self, name: str, tool: Tool, told: str) -> None:
         self._tools.pop(name, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from acpd.cli.call import Call
@@ -11,6 +12,7 @@ from acpd.cli.store import exists, opened, resolve
 from acpd.errors import SessionNotFound
 from acpd.needs import Store
 from acpd.recall.asker import Asker
+from acpd.recall.tools import MEMORY, TOOLS, Described
 
 MAKING = 600
 """Seconds for which a session that is being made may not be in the store: its agent starts its MCP servers first."""
@@ -27,7 +29,7 @@ async def mcp(call: Call) -> None:
                 raise
         from acpd.recall import onmcp  # the better part of a second
 
-        await onmcp.serve(scope.asker)
+        await onmcp.serve(scope.asker, scope.tools)
 
 
 class _Scope:
@@ -49,6 +51,13 @@ class _Scope:
         except ValueError:
             return False
         return self._session[14:15] == "7" and abs(time.time() - made) < MAKING
+
+    def tools(self) -> Sequence[Described]:
+        """Those of memory only where there is one: it is wanted, and the store, if it is there yet, keeps it."""
+        native = self._call.config.agents.native
+        wanted = native is None or native.memory
+        kept = self._store is None or self._store.memory is not None
+        return TOOLS if wanted and kept else [tool for tool in TOOLS if tool.offered != MEMORY]
 
     async def asker(self) -> Asker:
         """Raises SessionNotFound, StoreError."""

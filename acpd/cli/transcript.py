@@ -21,6 +21,8 @@ OUTPUT_LINES = 20
 
 SPEAKERS = {"user_message_chunk": "you", "agent_message_chunk": "agent", "agent_thought_chunk": "thought"}
 
+COMPACTIONS = {"compaction_update", "compaction_summary_chunk"}
+
 
 def speaker_of(kind: str, params: Any) -> str:
     """Who says a chunk of this kind (a key of SPEAKERS): acpd's own words are acpd's."""
@@ -78,6 +80,34 @@ class Plan:
         ]
 
 
+class Compaction:
+    """A summary that takes the place of what is old: what its updates said of it last."""
+
+    def __init__(self) -> None:
+        self.status = ""
+        self._summary: list[Any] = []
+        self._error = ""
+
+    def update(self, value: Any) -> None:
+        """An update, or a chunk of the summary."""
+        self.status = blocks.words(value, "status") or self.status
+        self._error = blocks.words(value, "error") or self._error
+        if "summary" in value:
+            self._summary = blocks.items(value, "summary")
+        elif "content" in value:
+            self._summary = [*self._summary, value["content"]]
+
+    def head(self) -> str:
+        """One line."""
+        why = f": {one_line(self._error, blocks.TITLE)}" if self._error and self.status == "failed" else ""
+        return f"compaction: {one_line(self.status, blocks.TITLE) or 'in_progress'}{why}"
+
+    def lines(self) -> list[str]:
+        """With the summary, once it counts."""
+        text = "".join(map(blocks.block, self._summary)) if self.status == "completed" else ""
+        return [self.head(), *indented(text)]
+
+
 class _Ask:
     """`title`: of the tool call that it is about, as far as that was told before."""
 
@@ -98,7 +128,7 @@ class _Line:
         return [self.text]
 
 
-_Item = _Message | Tool | Plan | _Ask | _Line
+_Item = _Message | Tool | Plan | Compaction | _Ask | _Line
 
 
 class Transcript:
@@ -109,6 +139,7 @@ class Transcript:
         self._tools: dict[str, Tool] = {}
         self._asks: dict[str, _Ask] = {}
         self._plan: Plan | None = None
+        self._compactions: dict[str, Compaction] = {}
 
     def feed(self, line: Stored) -> list[str]:
         """What can be told now."""
@@ -148,6 +179,8 @@ class Transcript:
                 self._plan = Plan()
                 self._items.append(self._plan)
             self._plan.entries = blocks.items(update, "entries")
+        elif kind in COMPACTIONS and isinstance(update, dict):
+            self._compaction(blocks.words(update, "compactionId"), update)
         else:
             self._items.append(_Line(f"update: {one_line(kind, blocks.TITLE)}"))
 
@@ -167,6 +200,13 @@ class Transcript:
             tool = self._tools[name] = Tool()
             self._items.append(tool)
         tool.update(update)
+
+    def _compaction(self, name: str, update: dict[str, Any]) -> None:
+        known = self._compactions.get(name)
+        if known is None:
+            known = self._compactions[name] = Compaction()
+            self._items.append(known)
+        known.update(update)
 
     def _ask(self, line: Stored) -> None:
         params = blocks.parsed(line.params)
@@ -199,6 +239,7 @@ class Transcript:
         self._plan = None
         if over:
             self._tools.clear()
+            self._compactions.clear()
         return told
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, cast
 
+import anyio
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
@@ -14,36 +16,50 @@ from mcp.server.stdio import stdio_server
 from acpd.errors import AcpdError
 from acpd.recall.asker import Asker
 from acpd.recall.calling import call
-from acpd.recall.tools import BY_NAME, TOOLS, schema
+from acpd.recall.tools import Described, schema
 from acpd.version import __version__
+from acpd.wire.envelope import mend_surrogates
 
 _Context = ServerRequestContext[Any]
 _READS = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
 
-async def serve(asker: Callable[[], Awaitable[Asker]]) -> None:
-    """Until stdin ends. `asker` says for whom, at each call anew. Raises AcpdError, which is told to the model."""
+async def serve(asker: Callable[[], Awaitable[Asker]], tools: Callable[[], Sequence[Described]]) -> None:
+    """Until stdin ends. `asker` says for whom, `tools` which there are, at each call anew.
+
+    What they raise of AcpdError is told to the model.
+    """
     one_by_one = asyncio.Lock()
 
     async def called(_: _Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        known = {tool.name: tool for tool in tools()}
         try:
-            if params.name not in BY_NAME:
-                return _said(f"There is no tool {params.name[:100]}. There are: {', '.join(BY_NAME)}.", failed=True)
+            if params.name not in known:
+                return _said(f"There is no tool {params.name[:100]}. There are: {', '.join(known)}.", failed=True)
             async with one_by_one:
-                return _said(await call(await asker(), BY_NAME[params.name], params.arguments or {}))
+                return _said(await call(await asker(), known[params.name], params.arguments or {}))
         except AcpdError as error:
             return _said(str(error), failed=True)
 
-    server: Server[Any] = Server("acpd", version=__version__, on_list_tools=_listed, on_call_tool=called)
-    async with stdio_server() as (reader, writer):
+    async def listed(_: _Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return _listed(tools())
+
+    server: Server[Any] = Server("acpd", version=__version__, on_list_tools=listed, on_call_tool=called)
+    async with stdio_server(cast("anyio.AsyncFile[str]", _lines())) as (reader, writer):
         await server.run(reader, writer, server.create_initialization_options())
 
 
-async def _listed(_: _Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+async def _lines() -> AsyncIterator[str]:
+    """Of stdin, with U+FFFD for half a character: the package reads no such line, and would leave it without an answer."""
+    async for line in anyio.wrap_file(sys.stdin.buffer):
+        yield mend_surrogates(line).decode(errors="replace")
+
+
+def _listed(tools: Sequence[Described]) -> types.ListToolsResult:
     return types.ListToolsResult(
         tools=[
             types.Tool(name=tool.name, description=tool.description, input_schema=schema(tool.arguments), annotations=_READS)
-            for tool in TOOLS
+            for tool in tools
         ]
     )
 

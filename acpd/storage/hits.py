@@ -72,3 +72,5 @@ class Hits(NamedTuple):
     """Whether there are others, of these sessions or not."""
     complete: bool
     """Whether every session was searched as far as the catalog knows its log."""
+    whole: bool = True
+    """Whether the catalog knows all sessions: it does not while it is being made anew."""

@@ -55,7 +55,11 @@ KINDS: dict[str, Kind] = {
     "seq": Kind("damage", "the numbers of the lines do not rise by one: lines were lost, or stand twice", _COPY, log=True),
     "missing-blob": Kind("damage", "a big text or image is gone; words stand in its place", "put the file back from a backup"),
     "wrong-blob": Kind("damage", "a big text or image is not what its name says", "put the file back from a backup"),
-    "state": Kind("damage", "a state that is no JSON; the agent begins without it", "put it back from a backup, or delete it"),
+    "state": Kind(
+        "damage",
+        "a state that is no JSON; where it is the agent's memory, every prompt is an error until that is mended",
+        "put it back from a backup, or remove the file: the conversation is then told from the log",
+    ),
     "state-fold": Kind("behind", "a state that is no JSON, or newer than the log it was made from", _ANEW),
     "index-wrong": Kind("behind", "the index does not describe this log", _ANEW),
     "index-behind": Kind("behind", "the index does not reach the end of the log", _ANEW),

@@ -170,7 +170,8 @@ class SqliteCatalog(SearchCatalog):
         return [row for row in await self._rows(_UNCLEAN) if row.state == "open"]
 
     async def search(self, find: Find, /) -> Hits:
-        return await self._reader.read(lambda db: _search(db, find, self._user))
+        whole = await self._reader.read(lambda db: bool(query(db, _COMPLETE)))  # before: what is known later is found too
+        return (await self._reader.read(lambda db: _search(db, find, self._user)))._replace(whole=whole)
 
     async def known_inner(self, agent: str, ids: Sequence[str], /) -> set[str]:
         sql = 'SELECT 1 FROM session WHERE agent = ?1 AND "inner" = ?2'

@@ -145,6 +145,8 @@ async def test_states_are_checked(tmp_path: Path) -> None:
     memory.write_bytes(b"{")
     assert ["state", "state-fold"] == kinds((await look(store, KEY, listed=False)).found)
     assert ["state"] == kinds((await mend(store, KEY)).found)
+    assert "every prompt is an error" in KINDS["state"].meaning
+    assert "remove the file: the conversation is then told from the log" in KINDS["state"].remedy
     assert ["acpd.usage", "memory"] == await store.session.names(KEY)
     assert b"{" == memory.read_bytes()
     await close(store)

@@ -31,6 +31,17 @@ def test_chunks_appear_as_they_come() -> None:
     )
 
 
+def test_the_end_of_a_compaction_is_one_line() -> None:
+    """It stands below what is being said; its beginning and its summary are not told."""
+    compaction = {"sessionUpdate": "compaction_update", "compactionId": "c"}
+    assert ["agent:\n  a", "", "\ncompaction: completed\n", "compaction: failed: blank\n"] == told(
+        chunk("a"),
+        {"update": {**compaction, "status": "in_progress"}},
+        {"update": {**compaction, "status": "completed", "summary": [{"type": "text", "text": "s"}]}},
+        {"update": {**compaction, "status": "failed", "error": "blank"}},
+    )
+
+
 def test_who_speaks_has_a_heading() -> None:
     """Each message has one, also the next one of the same speaker; acpd's own words are acpd's."""
     assert ["you:\n  hi", "\nagent:\n  a", "\nagent:\n  b", "\nthought:\n  c", "\nacpd:\n  [acpd] d\n"] == told(

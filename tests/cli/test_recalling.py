@@ -8,14 +8,17 @@ import json
 import subprocess
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mcp.client.session import ClientSession
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from acpd.cli import recalling
+from acpd.config import Config
 from acpd.storage.contract import Key
 from acpd.wire.ids import Ids
 from tests.cli import acpd
@@ -24,6 +27,8 @@ from tests.support.commands import backends
 
 LIMIT = 30
 """Seconds for a server that starts while the machine has other work."""
+_PARAMS = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+HELLO = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": _PARAMS}).encode() + b"\n"
 
 
 @asynccontextmanager
@@ -81,6 +86,23 @@ async def test_the_tools_of_a_session(tmp_path: Path, backend: str) -> None:
         assert (True, True) == ((bad := await said(client, "nothing"))[0], "There is no tool nothing" in bad[1])
 
 
+async def test_no_memory_no_tools_of_it(tmp_path: Path) -> None:
+    """`[agents.native] memory = false` takes memory_search and memory_get away; so does a store without memory."""
+    await filled(tmp_path)
+    (tmp_path / "off.toml").write_text("[agents.native]\nmemory = false\n")
+    who = ["--session", "alice-claude", "--user", "alice"]
+    async with serving(tmp_path, *who, "--config", str(tmp_path / "off.toml")) as client:
+        listed = [tool.name for tool in (await client.list_tools()).tools]
+        assert ["session_search", "session_list", "session_history"] == listed
+        failed, text = await said(client, "memory_search", query="port")
+        assert (True, True) == (failed, text.startswith("There is no tool memory_search."))
+    async with opened(tmp_path / "data", "alice") as store, AsyncExitStack() as stack:
+        scope = recalling._Scope(SimpleNamespace(config=Config(), values=SimpleNamespace(session="s")), stack)  # type: ignore[arg-type]
+        assert 5 == len(scope.tools())
+        scope._store = store._replace(memory=None)
+        assert 3 == len(scope.tools())
+
+
 @pytest.mark.parametrize("words", [["--session", "none"], ["--session", "bob-claude", "--user", "alice"], ["--session", ".."]])
 async def test_a_session_that_there_is_not(tmp_path: Path, words: list[str]) -> None:
     """One line on stderr that names it, exit code 1, and nothing on stdout; no store is made for it."""
@@ -114,15 +136,13 @@ async def test_only_protocol_on_stdout(tmp_path: Path) -> None:
         await write(store, Key("claude", "s"), user("the port is 8080"), end())
         log = Path(store.journals.log_path(Key("claude", "s")))
     before = log.read_bytes()
-    params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-    hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).encode() + b"\n"
     more = b'{"jsonrpc":"2.0","method":"notifications/initialized"}\nno JSON\n{"jsonrpc":"2.0","id":2,"method":"tools/list"}\n'
     process = await asyncio.create_subprocess_exec(
         *acpd.ACPD, "mcp", "--session", "s", env=acpd.environment(tmp_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(hello + more)
+    process.stdin.write(HELLO + more)
     async with asyncio.timeout(LIMIT):
         lines = [await process.stdout.readline() for _ in range(2)]
         process.stdin.close()
@@ -130,6 +150,44 @@ async def test_only_protocol_on_stdout(tmp_path: Path) -> None:
         assert 0 == await process.wait()
     assert all(line.startswith(b'{"jsonrpc":"2.0"') for line in lines)
     assert before == log.read_bytes()
+
+
+async def test_half_a_character_is_answered(tmp_path: Path) -> None:
+    """A lone surrogate, in whatever argument or name, counts as U+FFFD: the call is answered, and the server goes on."""
+    async with opened(tmp_path / "data", None) as store:
+        await write(store, Key("claude", "s"), user("the port is 8080"), end())
+    calls = [
+        ("session_history", {"sessionId": "\ud800"}),
+        ("session_search", {"query": "\ud800"}),
+        ("session_list", {"agentId": "a\udfff"}),
+        ("session_history", {"sessionId": "s", "agentId": "\\ud800 \ud83d"}),
+        ("session_list", {"\ud800": 1}),
+        ("\ud800", {}),
+        ("session_list", {}),
+    ]
+    process = await asyncio.create_subprocess_exec(
+        *acpd.ACPD, "mcp", "--session", "s", env=acpd.environment(tmp_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(HELLO + b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+    answers = {}
+    async with asyncio.timeout(LIMIT):
+        await process.stdout.readline()
+        for number, (name, arguments) in enumerate(calls, 2):
+            params = {"name": name, "arguments": arguments}
+            call = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+            process.stdin.write(json.dumps(call).encode() + b"\n")
+            answer = json.loads(await process.stdout.readline())
+            answers[answer["id"]] = answer["result"]
+        process.stdin.close()
+        assert 0 == await process.wait()
+    texts = [answers[number]["content"][0]["text"] for number in range(2, 2 + len(calls))]
+    assert [True, True, False, True, True, True, False] == [answers[number]["isError"] for number in range(2, 9)]
+    assert texts[0].startswith("Session not found: \ufffd. ")
+    assert "it has no word to look for" in texts[1]
+    assert "`\ufffd`" in texts[4]
+    assert texts[5].startswith("There is no tool \ufffd.")
 
 
 async def test_while_another_process_has_the_session(tmp_path: Path) -> None:

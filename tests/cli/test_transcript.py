@@ -128,6 +128,37 @@ def test_asks_that_were_not_answered() -> None:
     assert ["ask: Which branch? -> cancel, by acpd", "answer: error: no"] == script.told()
 
 
+def test_compactions() -> None:
+    """One line of each, where it began, in the state in which it ended: with its summary, or with the reason."""
+    text = {"type": "text", "text": "We talk\nof ports."}
+    script = (
+        Script()
+        .prompt("/compact")
+        .update("compaction_update", compactionId="a", status="in_progress")
+        .said("meanwhile")
+        .update("compaction_update", compactionId="a", status="completed", summary=[text])
+        .update("compaction_update", compactionId="b", status="in_progress", summary=[text])
+        .update("compaction_update", compactionId="b", status="failed", error="it was\nblank")
+        .update("compaction_update", compactionId="c", status="completed")
+        .update("compaction_summary_chunk", compactionId="c", content={"type": "text", "text": "Of "})
+        .update("compaction_summary_chunk", compactionId="c", content={"type": "text", "text": "tea."})
+        .update("compaction_update", compactionId="d", status="in_progress")
+    )
+    assert [
+        "you:",
+        "  /compact",
+        "compaction: completed",
+        "  We talk",
+        "  of ports.",
+        "agent:",
+        "  meanwhile",
+        "compaction: failed: it was blank",
+        "compaction: completed",
+        "  Of tea.",
+        "compaction: in_progress",
+    ] == script.told()
+
+
 def test_plans_gaps_and_the_unknown() -> None:
     """Of the plans of a turn the last one is told; a gap is visible; what is unknown is named."""
     script = (
@@ -188,7 +219,7 @@ _VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_NAMES, inner, max_size=4),
     max_leaves=8,
 )
-_KINDS = st.sampled_from(["agent_message_chunk", "tool_call", "tool_call_update", "plan", "other", ""])
+_KINDS = st.sampled_from(["agent_message_chunk", "tool_call", "tool_call_update", "plan", "compaction_update", "other", ""])
 
 
 @given(st.lists(st.tuples(_KINDS, st.dictionaries(_NAMES, _VALUES, max_size=4), _VALUES), max_size=6))

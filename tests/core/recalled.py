@@ -19,12 +19,14 @@ from tests.support.store import Json
 
 
 @asynccontextmanager
-async def opened(root: Path, user: str | None, backend: str = "workspace") -> AsyncGenerator[Store]:
+async def opened(root: Path, user: str | None, backend: str = "workspace", *, recover: bool = True) -> AsyncGenerator[Store]:
     made = open_store(backend, root, user=user)
     assert made.journals is not None
     assert made.catalog is not None
     assert made.lease is not None
     store = Store(made.session, made.journals, made.catalog, made.lease)
+    if recover:  # as every start does
+        await store.catalog.recover(store.journals)
     try:
         yield store
     finally:

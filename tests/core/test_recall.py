@@ -175,6 +175,21 @@ async def test_a_catalog_that_cannot_be_written(tmp_path: Path, monkeypatch: pyt
         assert "Not everything" in text
 
 
+async def test_while_the_catalog_is_made_anew(tmp_path: Path) -> None:
+    """Sessions that it does not know yet are not found: the model is told to ask again, until all are known."""
+    async with opened(tmp_path, None) as store:
+        await write(store, Key("claude", "one"), user("first needle"), end())
+    for path in tmp_path.rglob("catalog.db*"):
+        path.unlink()
+    async with opened(tmp_path, None, recover=False) as store:
+        text = await ask(store, ME, "session_search", query="needle")
+        assert "No matches found for: needle\n\nNot everything could be searched yet: ask again in a moment.\n" == text
+        await store.catalog.recover(store.journals)
+        text = await ask(store, ME, "session_search", query="needle")
+        assert ["one one-1 [USER]: first needle"] == said(text)
+        assert "Not everything" not in text
+
+
 async def test_a_log_that_cannot_be_read(tmp_path: Path) -> None:
     """It costs only itself, and nobody is told to ask again for it."""
     async with opened(tmp_path, None) as store:
