@@ -108,8 +108,8 @@ def is_notice(line: Stored) -> bool:
 class Context:
     """Folds a path: `feed` the windows in order, then `finish`. A turn's lines come out when it is over.
 
-    Holds one turn at most. A file that grows is continued by `Context(parent)` from the entries after `seq`; as long as a turn
-    runs it is not finished. A line that cannot be read as its kind says is left out.
+    Holds one turn at most, and what a cut has kept. A file that grows is continued by `Context(parent)` from the entries after
+    `seq`; as long as a turn runs it is not finished. A line that cannot be read as its kind says is left out.
 
     `cut`: the newest compaction of the path. Of one that it was not told there is a summary where it stands, of all before it.
     """
@@ -119,9 +119,9 @@ class Context:
         "_compactions",
         "_cut",
         "_done",
+        "_kept",
         "_last",
         "_message",
-        "_newest",
         "_turn",
         "compacted",
         "parent",
@@ -134,9 +134,9 @@ class Context:
         self.compacted = False
         """Whether there was a compaction that it was not told: the file is to be made anew."""
         self._cut = cut
-        """None: what comes now is not covered by it."""
-        self._newest = cut.id if cut is not None else ""
-        """As long as it is not there, all compactions that come are older than the cut."""
+        """None: it has come. Until then all compactions that come are older."""
+        self._kept: list[Message] | None = None
+        """What came behind the thing that the cut names, as long as the cut is not there; None: neither is that."""
         self.seq = 0
         """Of the last entry whose turn came out."""
         self._last = 0
@@ -226,8 +226,6 @@ class Context:
             elif isinstance(item, _Said):
                 for line in item.lines():
                     self._write(line)
-            elif self._newest:
-                self._newest = "" if item.id == self._newest else self._newest
             elif item.text:
                 self._summarise(item)
                 self.compacted = True
@@ -238,17 +236,25 @@ class Context:
         self.seq = self._last
 
     def _pass(self, item: Message | _Said | Cut, cut: Cut) -> None:
-        """An item that the cut covers. It ends with the one that it names: at the latest where it stands itself."""
+        """An item before the cut, or the cut itself, which covers all up to the newest that it names; of none, all.
+
+        The newest, because an agent that had to begin anew may have used a name again.
+        """
         if isinstance(item, Cut):
-            covered = item.id == cut.id
-            self._newest = "" if covered else self._newest
-        else:
-            names, lines = ({item.id}, [item]) if isinstance(item, Message) else (item.names(), item.lines())
-            self.parent = lines[-1].id
-            covered = not names.isdisjoint({cut.name, cut.entry})
-        if covered:
-            self._summarise(cut)
-            self._cut = None
+            if item.id == cut.id:
+                self._cut = None
+                self._summarise(cut)
+                for line in self._kept or ():
+                    self._write(line)
+                self._kept = None
+            return
+        names, lines = ({item.id}, [item]) if isinstance(item, Message) else (item.names(), item.lines())
+        if not names.isdisjoint({cut.name, cut.entry}):
+            self._kept = []
+        elif self._kept is not None:
+            self._kept += lines
+            return
+        self.parent = lines[-1].id
 
     def _write(self, line: Line) -> None:
         if isinstance(line, Message):

@@ -79,6 +79,16 @@ def test_s08_a_context_begins_with_the_summary(up_to: str | None, expected: list
     assert [line.id for line in lines[:-1]] == [line.parentId for line in lines[1:] if isinstance(line, Message)]
 
 
+def test_s08_a_name_that_was_used_again_is_the_newest() -> None:
+    """An agent that had to begin anew, as after a branch, counts its messages from one again."""
+    log = Log()
+    for number in range(4):
+        log.prompt(text(f"u{number}")).turn("running").say(f"m{number}", f"message-{number % 2}").turn("ended")
+    compact(log.prompt(text("u4")).turn("running"), "sum", "message-0").say("m4").turn("ended")
+    for window in (1, 5, 1000):
+        assert ["<sum>", "u3", "m3", "u4", "m4"] == told(context(log, window))
+
+
 def test_a_compaction_within_a_turn() -> None:
     """In the middle of a turn the summary may end with a call of that turn; what follows it is kept."""
     log = turn(turn(Log(), 1), 2, calls=2, between=lambda log: compact(log, "sum", "c2.1"))
