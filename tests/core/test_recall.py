@@ -16,6 +16,7 @@ from acpd.storage.contract import Key
 from acpd.storage.rows import row_of
 from tests.core.recalled import agent, ask, end, opened, tool, update, user, write
 from tests.support.commands import backends
+from tests.support.walk import below
 
 LOOPS = ("uvloop",)
 ME = Key("claude", "me")
@@ -179,7 +180,7 @@ async def test_while_the_catalog_is_made_anew(tmp_path: Path) -> None:
     """Sessions that it does not know yet are not found: the model is told to ask again, until all are known."""
     async with opened(tmp_path, None) as store:
         await write(store, Key("claude", "one"), user("first needle"), end())
-    for path in tmp_path.rglob("catalog.db*"):
+    for path in below(tmp_path, "catalog.db*"):
         path.unlink()
     async with opened(tmp_path, None, recover=False) as store:
         text = await ask(store, ME, "session_search", query="needle")
