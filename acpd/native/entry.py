@@ -21,7 +21,7 @@ def main() -> int:
         from acpd.native.offline import serve
 
         return serve()
-    if "--until-setup" in words:
+    if "--until-setup" in words and "--setup" not in words:
         from acpd.native.handover import serve as serve_until
 
         return serve_until(words, os.environ)
