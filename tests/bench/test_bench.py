@@ -59,6 +59,7 @@ def test_a_stalled_client_loses_nothing() -> None:
     assert found.grown_mib < 8
 
 
+@pytest.mark.e2e
 def test_an_editor_that_stalls_behind_a_shim_loses_nothing(tmp_path: Path) -> None:
     """The same by shim and daemon, whose memory is counted together; and the CPU of both is measured."""
     bench = Bench(folder=tmp_path)
@@ -81,6 +82,7 @@ def test_every_row_of_the_first_slice_is_there() -> None:
     assert {str(number) for number in range(1, 14)} <= set(ROWS)
 
 
+@pytest.mark.e2e
 def test_the_own_rows_measure(tmp_path: Path) -> None:
     """Rows 7 and 10 run on small sizes: the log has what was asked for, and its tree is found with and without an index."""
     bench = Bench(folder=tmp_path)

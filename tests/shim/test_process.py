@@ -120,6 +120,7 @@ def test_a_file_as_stdout_gets_everything(place: Place) -> None:
     assert (0, lines) == (done.returncode, file.read_bytes().split(b"\n")[:-1])
 
 
+@pytest.mark.e2e
 def test_stdout_stays_as_the_editor_made_it(place: Place) -> None:
     """The shim makes no descriptor of the editor's non-blocking, however late that reads, and nothing is lost by it."""
     lines = [b"%d " % number + b"x" * 1000 for number in range(2_000)]

@@ -243,6 +243,7 @@ async def seconds(journals: JsonlJournals) -> float:
     return best
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("kind", BIG)
 async def test_a_big_tree_takes_linear_time(kind: str, tmp_path: Path) -> None:
     """Four times the size takes about four times as long, and everything is there."""
