@@ -144,10 +144,12 @@ class Restorer:
         link.mode = Mode.EARLY
         result = await self._fork(session, link)
         if result is None:
-            carried = LOST if session.fold.inner else CARRIED
+            elsewhere = not session.fold.inner
+            carried = CARRIED if elsewhere else LOST
             result = await link.ask_held("session/new", await self._params(session, link, b"", carried), self._timeout)
             if session.fold.prompted:
-                await session.kept.forget(carried)  # else whoever dies before the new one has kept its own resumes it with that
+                if elsewhere:  # else whoever dies before the new one has kept its own resumes it with another branch's
+                    await session.kept.forget(carried)
                 await self._prime(session, link)
         link.bind(session, inner_id(result), Mode.LIVE)
         return result

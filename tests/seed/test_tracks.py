@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.seed.stage import Stage
+from tests.seed.stage import Stage as Native
 from tests.support.client import RpcError
 from tests.support.models import answer, http
+from tests.support.scripted import Stage
+from tests.support.walk import contents
 
 pytestmark = pytest.mark.e2e
 
@@ -14,7 +16,7 @@ pytestmark = pytest.mark.e2e
 PLAN = {"steps": [{"content": "look for the blue key", "status": "in_progress"}, {"content": "open the door"}]}
 
 
-def test_s01_the_next_process_goes_on_with_memory_plan_and_usage(native: Stage) -> None:
+def test_s01_the_next_process_goes_on_with_memory_plan_and_usage(native: Native) -> None:
     """Each is kept under its name, and the next process goes on with it."""
     native.model.canned = [answer("chat", calls=[("c1", "plan", PLAN)]), answer("chat", "It begins.")]
     with native.client() as client:
@@ -31,7 +33,7 @@ def test_s01_the_next_process_goes_on_with_memory_plan_and_usage(native: Stage) 
 
 
 @pytest.mark.parametrize("outcome", ["error", "cancel", "killed"])
-def test_s03_whatever_becomes_of_a_turn_the_next_one_knows_it(native: Stage, outcome: str) -> None:
+def test_s03_whatever_becomes_of_a_turn_the_next_one_knows_it(native: Native, outcome: str) -> None:
     """An error, a cancel, and a client and an acpd that are killed: the prompt and what had been done stay."""
     done = [answer("chat", calls=[("c1", "plan", PLAN)])]
     native.model.canned = [*done, http(401, {"error": {"message": "no"}})] if outcome == "error" else done
@@ -57,7 +59,7 @@ def test_s03_whatever_becomes_of_a_turn_the_next_one_knows_it(native: Stage, out
     assert '"c1"' in native.told()
 
 
-def test_a_lost_snapshot_is_made_again_of_the_log(native: Stage) -> None:
+def test_a_lost_snapshot_is_made_again_of_the_log(native: Native) -> None:
     """Without the model's memory the agent is told the conversation from the log, and the user is told so.
 
     What is kept beside it - what was always allowed, the plan, what was used - stays.
@@ -91,7 +93,7 @@ def test_a_lost_snapshot_is_made_again_of_the_log(native: Stage) -> None:
     assert native.value(session, "memory") is not None
 
 
-def test_a15_an_unreadable_snapshot_is_an_error_and_stays(native: Stage) -> None:
+def test_a15_an_unreadable_snapshot_is_an_error_and_stays(native: Native) -> None:
     """Nothing is begun anew over a state that cannot be read; other sessions go on."""
     with native.client() as client:
         session, other = client.new(native.cwd), client.new(native.cwd)
@@ -107,3 +109,27 @@ def test_a15_an_unreadable_snapshot_is_an_error_and_stays(native: Stage) -> None
         client.prompt(other, "three")
     kept = [path.read_bytes() for path in file.parent.iterdir()]
     assert broken in kept
+
+
+def test_what_an_agent_keeps_is_forgotten_where_it_is_of_another_branch_only(play: Stage) -> None:
+    """A resume that the agent refuses loses nothing that it keeps; after a branch that is of another conversation."""
+
+    def kept() -> dict[str, bytes]:
+        return {path.name: data for path, data in contents(play.home / "data").items() if "context" in path.parts}
+
+    client = play.start()
+    session = client.new(play.cwd)
+    client.prompt(session, "say one")
+    first = client.call("_acpd/tree", {"sessionId": session})["leaf"]
+    client.prompt(session, "state notes 7\nstate usage 8")
+    play.finish(client)
+    play.state.unlink()
+    client = play.start()
+    client.load(session, play.cwd)
+    client.prompt(session, "say two")
+    assert "could not restore its own memory" in client.told(session)
+    assert (b"7", b"8") == (kept()["notes.json"], kept()["usage.json"])
+    client.call("_acpd/branch", {"sessionId": session, "entry": first})
+    client.prompt(session, "say three")
+    assert ("notes.json" in kept(), kept()["usage.json"]) == (False, b"8")
+    play.finish(client)
