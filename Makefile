@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
+# Where it is set, each process that a test starts would compile everything anew: half the time of all tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup run test check e2e e2e-full fuzz soak bench fmt wheel-test clean
 
 setup: $(READY)
@@ -17,8 +20,9 @@ $(READY): pyproject.toml
 run: $(READY)
 	$(BIN)/python tests/demo.py
 
+# Three workers for two cores: much of the time of a test is waiting for processes that it started.
 test: $(READY)
-	$(BIN)/python -m pytest -q -n 2 -m 'not e2e and not peers and not slow'
+	$(BIN)/python -m pytest -q -n 3 -m 'not e2e and not peers and not slow'
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -28,7 +32,7 @@ check: $(READY)
 	$(BIN)/lint-imports
 
 e2e: $(READY)
-	$(BIN)/python -m pytest -q -rs -n 2 -m '(e2e or peers) and not slow'
+	$(BIN)/python -m pytest -q -rs -n 3 -m '(e2e or peers) and not slow'
 
 e2e-full: $(READY)
 	$(BIN)/python -m pytest -q -m slow

@@ -161,6 +161,7 @@ def kill_somewhere(client: Client, rng: random.Random, start: int) -> None:
     client.kill()
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_while_it_replays(seed: int, tmp_path: Path) -> None:
     """A load that is cut off by kill -9 changes nothing: the next load shows all."""
@@ -238,6 +239,7 @@ def test_an_agent_left_over_by_a_killed_acpd_is_ended_at_the_next_start(tmp_path
         proc.kill_marked(mark)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("seed", range(4))
 def test_killed_while_it_starts(seed: int, tmp_path: Path) -> None:
     """A kill -9 anywhere between the start and the answer to session/new leaves a store that works."""

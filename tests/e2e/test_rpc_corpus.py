@@ -194,15 +194,21 @@ def play_case(
     return play
 
 
+def ways() -> Iterator[object]:
+    """Backends, and whether the agent remembers its sessions: each by itself with `make e2e`."""
+    for backend in ("workspace", "json", "sqlite"):
+        for kept, name in ((False, "forgetful"), (True, "stateful")):
+            others = (backend != "workspace") + kept
+            marks = [[], [pytest.mark.e2e], [pytest.mark.e2e, pytest.mark.slow]][others]
+            yield pytest.param(backend, kept, id=f"{backend}-{name}", marks=marks)
+
+
 def assert_nowhere(secret: str, folder: Path) -> None:
     told = [str(path) for path, held in contents(folder).items() if secret.encode() in held]
     assert [] == told, f"{secret} stands in {told}"
 
 
-@pytest.mark.parametrize(
-    "kept", [pytest.param(False, id="forgetful"), pytest.param(True, id="stateful", marks=pytest.mark.e2e)]
-)
-@pytest.mark.parametrize("backend", commands.backends())
+@pytest.mark.parametrize(("backend", "kept"), [*ways()])
 @pytest.mark.parametrize("case", CASES)
 def test_case_with_the_good_agent(case: str, backend: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every case holds, whether or not the agent behind acpd remembers its sessions over a restart."""
@@ -221,7 +227,8 @@ def test_case_with_the_good_agent(case: str, backend: str, kept: bool, tmp_path:
     assert [] == [problem for record in records for problem in wrong_to_agent(record)]
 
 
-@pytest.mark.parametrize("backend", commands.backends())
+@pytest.mark.e2e
+@pytest.mark.parametrize("backend", commands.backends(pytest.mark.slow))
 @pytest.mark.parametrize("case", [case for case in CASES if case not in NEEDS_WORDS])
 def test_case_with_the_minimal_agent(case: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an agent that knows four methods cannot do is acpd's doing, and the case holds all the same."""

@@ -15,6 +15,8 @@ from tests.support.client import Client, Json
 from tests.support.scripted import AGENT, Stage, failing
 from tests.support.walk import below
 
+pytestmark = pytest.mark.e2e
+
 
 def talk_without_acpd(play: Stage, *scripts: str) -> str:
     """A session that the agent made with somebody else: its id."""

@@ -12,6 +12,8 @@ from tests.support import store
 from tests.support.client import Client, Json
 from tests.support.scripted import EVERYTHING, Stage, after, until
 
+pytestmark = pytest.mark.e2e
+
 ASK = "session/request_permission"
 
 

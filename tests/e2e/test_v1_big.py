@@ -14,6 +14,8 @@ from tests.support import commands, proc, store
 from tests.support.scripted import Stage, failing, prompt_params, until
 from tests.support.walk import below
 
+pytestmark = pytest.mark.e2e
+
 KIB, MIB = 1 << 10, 1 << 20
 
 
@@ -57,7 +59,6 @@ def test_order_holds_around_a_blob(play: Stage) -> None:
     play.finish(client)
 
 
-@pytest.mark.e2e
 def test_a_payload_over_30_mib_is_shortened_the_same_live_and_in_the_replay(play: Stage) -> None:
     """Its largest string is replaced by a text that names the blob; the log has all of it; 24 MiB pass whole."""
     client = play.start()
@@ -77,7 +78,6 @@ def test_a_payload_over_30_mib_is_shortened_the_same_live_and_in_the_replay(play
     play.finish(client)
 
 
-@pytest.mark.e2e
 def test_a_line_over_64_mib_is_one_error_and_the_connection_lives(play: Stage) -> None:
     """From the client: -32600 with id null; from the agent: skipped, and its turn goes on."""
     client = play.start()
@@ -111,7 +111,6 @@ def test_a_client_that_does_not_read_gets_everything_later_once(play: Stage) -> 
     play.finish(client)
 
 
-@pytest.mark.e2e
 def test_a_slow_client_costs_no_memory_and_nobody_else(play: Stage) -> None:
     """50 MB streamed at a client that does not read: acpd grows by less than 16 MiB, and answers another session's agent."""
     client = play.start()

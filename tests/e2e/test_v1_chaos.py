@@ -15,6 +15,8 @@ from tests.support.faults import small_disk
 from tests.support.scripted import EVERYTHING, Stage, failing, prompt_params, until
 from tests.support.walk import below
 
+pytestmark = pytest.mark.e2e
+
 
 def test_two_acpds_on_one_store_keep_apart_what_is_theirs(play: Stage) -> None:
     """Each works on its own sessions; one that the other holds is an error with its pid; once it is closed, it goes on."""
@@ -60,7 +62,6 @@ def test_a_killed_holder_frees_its_sessions_at_once(play: Stage) -> None:
     play.finish(two)
 
 
-@pytest.mark.e2e
 def test_two_acpds_writing_at_once_lose_nothing(play: Stage) -> None:
     """Two processes with sessions of their own write, list and close side by side; every log and the list are whole."""
     clients = [play.start("--no-list"), play.start("--no-list")]
@@ -211,7 +212,7 @@ def wild_lines(rng: random.Random, session: str, count: int) -> list[bytes]:
     return lines
 
 
-@pytest.mark.parametrize("seed", [1, 2, pytest.param(3, marks=pytest.mark.e2e), pytest.param(4, marks=pytest.mark.e2e)])
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_a_wild_client_gets_an_answer_for_each_request(seed: int, play: Stage) -> None:
     """300 lines of right and wrong requests without waiting: one answer an id, acpd lives, the store is whole."""
     rng = random.Random(seed)
@@ -232,7 +233,6 @@ def test_a_wild_client_gets_an_answer_for_each_request(seed: int, play: Stage) -
     store.check_store(play.home)
 
 
-@pytest.mark.e2e
 @pytest.mark.parametrize("seed", range(6))
 def test_random_kills_with_everything_open_lose_nothing_that_was_shown(seed: int, play: Stage) -> None:
     """Turns, asks, states, blobs and loads under kill -9, time after time: each update that was shown is in the log."""

@@ -15,6 +15,8 @@ from tests.support.client import Client
 from tests.support.scripted import Stage
 from tests.support.walk import below
 
+pytestmark = pytest.mark.e2e
+
 SCRIPT = "say one\ntool x\nthink two\nsay three"
 
 

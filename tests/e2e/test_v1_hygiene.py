@@ -15,6 +15,8 @@ from tests.support.client import Json
 from tests.support.scripted import AGENT, EVERYTHING, Stage, failing, prompt_params, until
 from tests.support.walk import below, contents
 
+pytestmark = pytest.mark.e2e
+
 NOISY = '''
 import os, subprocess, sys, warnings
 

@@ -12,6 +12,8 @@ from tests.support.client import Client, Json
 from tests.support.scripted import EVERYTHING, Stage, failing, prompt_params
 from tests.support.wire import wrong_to_agent
 
+pytestmark = pytest.mark.e2e
+
 
 def talked(play: Stage, *options: str, kill: bool = True, script: str = "say the first words\ntool x") -> str:
     """A session with one turn, and its acpd gone: killed, or ended."""

@@ -11,6 +11,8 @@ from tests.support.client import Json
 from tests.support.scripted import Stage, failing
 from tests.support.walk import below
 
+pytestmark = pytest.mark.e2e
+
 TERMINAL: dict[str, Json] = {
     "terminal/create": {"terminalId": "t-1"},
     "terminal/wait_for_exit": {"exitCode": 3, "signal": None},

@@ -14,6 +14,8 @@ from tests.support import proc, store
 from tests.support.client import Json, RpcError
 from tests.support.scripted import EVERYTHING, Stage, after, failing, prompt_params, until
 
+pytestmark = pytest.mark.e2e
+
 
 def cancel(client: Any, session: str) -> None:
     client.notify("session/cancel", {"sessionId": session})

@@ -11,6 +11,8 @@ from tests.support import commands, store
 from tests.support.client import Client, RpcError
 from tests.support.scripted import AGENT, EVERYTHING, Stage, after, until
 
+pytestmark = pytest.mark.e2e
+
 ODD = [
     '{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"plain"}}',
     '{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"own"},"messageId":"mine"}',

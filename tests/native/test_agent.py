@@ -276,7 +276,9 @@ def setup(tmp_path: Path, server: ModelServer) -> None:
     (folder / "acpd.toml").write_text(table)
 
 
-@pytest.mark.parametrize("before", ["nothing", "no key", "a wrong key"])
+@pytest.mark.parametrize(
+    "before", ["nothing", *(pytest.param(name, marks=pytest.mark.e2e) for name in ("no key", "a wrong key"))]
+)
 def test_a_setup_reaches_the_agent_that_runs(
     launch: Launch, server: ModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: str
 ) -> None:

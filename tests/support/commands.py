@@ -33,9 +33,10 @@ def tapped(agent: str, folder: Path) -> list[str]:
     return acpd("run", "--", python, str(tap), str(folder / "%p"), python, str(AGENTS / f"{agent}.py"))
 
 
-def backends() -> list[object]:
-    """The default backend in every run, the others where there is time (`make e2e`)."""
-    return ["workspace", *(pytest.param(name, marks=pytest.mark.e2e) for name in ("json", "sqlite"))]
+def backends(*others: pytest.MarkDecorator) -> list[object]:
+    """The default backend, and the others where there is time: with `make e2e` or by these marks."""
+    marks = others or (pytest.mark.e2e,)
+    return ["workspace", *(pytest.param(name, marks=marks) for name in ("json", "sqlite"))]
 
 
 def play_module() -> ModuleType:
