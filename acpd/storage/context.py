@@ -7,6 +7,7 @@ Lines of the context file (docs/architecture.md, "Layout on disk"):
 
 - A message has the id of the entry of its first chunk; a tool's result that of the last entry that spoke of it, or, where
   only the call's own did, that id with "-result". `parentId` is the line before.
+- What an agent says behind a call is another message, unless both have one messageId and the call has no result yet.
 - Every call has exactly one result, behind the message that made it and before the next. A turn that is over leaves none
   open: "[interrupted: no result]". What an agent says of a call after its turn is no part of the context.
 - Thoughts, plans and notices are not given to a model. The newest compaction of the path (acpd.storage.cuts) is a summary,
@@ -187,7 +188,7 @@ class Context:
     def _chunk(self, line: Stored, name: str) -> None:
         message = self._message
         role = _ROLES[line.kind]
-        if message is None or message.role != role or message.name != name:
+        if message is None or message.role != role or message.name != name or message.is_followed:
             message = self._begin(line, role, name)
         message.add(_decode_content(slots.params_of(line)).update.content)
 
@@ -288,6 +289,11 @@ class _Said:
     def answered(self) -> bool:
         """Whether it made calls and has all their results: a further call was made with the knowledge of them."""
         return bool(self.calls) and all(called.status in _DONE for called in self.calls)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a text that comes now is another message: behind the calls of one without a name, or behind their results."""
+        return bool(self.calls) and (not self.name or self.answered)
 
     def add(self, block: Raw) -> None:
         size = len(block)

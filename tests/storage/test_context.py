@@ -98,6 +98,22 @@ def test_a_call_after_results_is_a_new_message() -> None:
     assert [line["id"] for line in folded(log)] == ["e1", "e1-result", "e2", "e2-result"]
 
 
+def test_text_behind_a_call_is_another_message() -> None:
+    """Where nothing else says so, or the result was there; texts and results stay in the order in which they were said."""
+    log = Log(named=False).prompt(text("u")).turn("running").say("a").call("c1").say("b").patch("c1", status="completed")
+    log.say("b").call("c2", status="completed", content=[content("C")]).say("d", "m").turn("ended")
+    assert told(folded(log)) == [
+        ("user", "u"),
+        ("assistant", "a"),
+        ("tool", "[no output]"),
+        ("assistant", "bb"),
+        ("tool", "C"),
+        ("assistant", "d"),
+    ]
+    log = Log().say("a", "m").call("c1").say("b", "m").patch("c1", status="completed").say("c", "m")
+    assert told(folded(log)) == [("assistant", "ab"), ("tool", "[no output]"), ("assistant", "c")]
+
+
 @pytest.mark.parametrize(
     ("members", "expected"),
     [
