@@ -13,7 +13,7 @@ from acpd.indexing import catch_up, catch_up_all, searchable
 from acpd.recall.asker import Asker, moved, refused
 from acpd.recall.tools import TOOLS, SearchArguments
 from acpd.storage.contract import Row
-from acpd.storage.hits import Find, Hit
+from acpd.storage.hits import Find, Hit, Hits
 from acpd.storage.queries import Query, Term, parse
 
 CATCHING_UP = 3.0
@@ -44,7 +44,7 @@ async def search(asker: Asker, said: SearchArguments) -> str:
     old = [hit for hit in found.hits if hit.row.id != asker.session or hit.seq <= (settled or 0)]
     hits = old[: said.maxResults]
     more = found.more or len(old) > len(hits)
-    return _told(said.query, hits, rows, more=more, whole=found.whole)
+    return _told(said.query, hits, rows, more=more, found=found)
 
 
 def _query(text: str) -> Query:
@@ -69,12 +69,11 @@ async def _caught_up(asker: Asker) -> dict[str, Row]:
     return {row.id: row for row in rows}
 
 
-def _told(query: str, hits: Sequence[Hit], rows: Mapping[str, Row] | None, *, more: bool, whole: bool) -> str:
-    """`rows`: as of `_caught_up`; None: it has not come to its end. `whole`: all sessions are known by now.
-
-    (A log that cannot be read is no reason to ask again.)
-    """
-    rest = "" if whole and rows is not None else "\nNot everything could be searched yet: ask again in a moment.\n"
+def _told(query: str, hits: Sequence[Hit], rows: Mapping[str, Row] | None, *, more: bool, found: Hits) -> str:
+    """`rows`: as of `_caught_up`; None: it has not come to its end. A log that cannot be read is no reason to ask again."""
+    rest = "" if found.complete else "\nSome sessions could not be read to their end.\n"
+    if not found.whole or rows is None:
+        rest = "\nNot everything could be searched yet: ask again in a moment.\n"
     if not hits:
         return f"No matches found for: {query}\n{rest}"
     count = "1 match" if len(hits) == 1 else f"{len(hits)} matches"

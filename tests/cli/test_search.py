@@ -147,6 +147,19 @@ def test_what_cannot_be_searched_for(plain: Shelf, words: list[str], says: str) 
     assert says in ran.err
 
 
+def test_a_log_that_cannot_be_read_is_told(plain: Shelf) -> None:
+    """On stderr, whatever is asked for; what the other logs say is found."""
+    for name in ("s1", "s2"):
+        plain.add(name, talk(f"{name}-", "needle", "x"))
+    assert "" == plain.run("ls", "--all").err
+    (log,) = below(plain.home, "s1.log.jsonl")
+    log.write_bytes(b"no header\n")
+    for flags in ([], ["--json"]):
+        ran = plain.run("search", "--all", "needle", *flags)
+        assert ("s2" in ran.out, ran.err.count("\n")) == (True, 1)
+        assert ran.err.startswith("acpd: not everything could be searched: ")
+
+
 def test_a_deleted_log_is_found_no_more(plain: Shelf) -> None:
     """A catalog that is lost is made anew, search and all; one that is there forgets what is gone."""
     plain.add("s1", talk("e", "needle", "x"))

@@ -200,6 +200,7 @@ async def test_a_log_that_cannot_be_read(tmp_path: Path) -> None:
         text = await ask(store, ME, "session_search", query="needle")
         assert ["good good-1 [USER]: a needle"] == said(text)
         assert "Not everything" not in text
+        assert text.endswith("\nSome sessions could not be read to their end.\n")
 
 
 async def test_a_session_that_is_open_elsewhere(tmp_path: Path) -> None:
