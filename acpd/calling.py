@@ -27,6 +27,7 @@ from acpd.storage.binding import Binding, bind
 from acpd.storage.contract import Key, Session
 from acpd.tasks import Tasks
 from acpd.transports import stdio
+from acpd.wire.envelope import in_line
 
 Update = Mapping[str, Any]
 """A session/update as ACP has it."""
@@ -167,7 +168,7 @@ class _Client:
         session, key, _ = self._bound
         names = [name for name in await session.names(key) if not name.startswith("acpd.")]
         values = {name: await session.load(key, name) for name in names}
-        return {name: Raw(value) for name, value in values.items() if value is not None}
+        return {name: Raw(in_line(value)) for name, value in values.items() if value is not None}
 
     async def _ask(self, method: str, params: Mapping[str, object]) -> dict[str, Any]:
         result: dict[str, Any] = msgspec.json.decode(await self.peer.ask(method, encode(params)))

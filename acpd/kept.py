@@ -10,10 +10,11 @@ from acpd.asks import Reply
 from acpd.errors import AcpdError, RequestError
 from acpd.storage.contract import Key, Session
 from acpd.tasks import Tasks
+from acpd.wire.envelope import in_line
 
 
 class Kept:
-    """The values of one session by name, as JSON text."""
+    """The values of one session by name, as JSON text. The store has each as it was written, by whomever."""
 
     __slots__ = ("_key", "_modules", "_tasks", "saving")
 
@@ -51,5 +52,5 @@ class Kept:
             wanted = not name.startswith("acpd.") if only is None else name in only
             value = await self._modules.load(self._key, name) if wanted else None
             if value is not None:
-                kept[name] = value
+                kept[name] = in_line(value)
         return kept

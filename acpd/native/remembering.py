@@ -24,6 +24,7 @@ from acpd.errors import AcpdError, StateUnreadable
 from acpd.native.outcomes import without
 from acpd.native.toolbox import bounded
 from acpd.redaction import masked
+from acpd.wire.texts import plain_lines
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
@@ -210,7 +211,7 @@ class Remembering:
         if text:
             known = await self._read()
             said = await self._asked(loaded, history, EXTRACT, self._material(known, conversation=text))
-            sections, left = sections_of(self._masked(facts_in(said)).splitlines())
+            sections, left = sections_of(plain_lines(self._masked(facts_in(said))))
             for section in sections:
                 await self._ask("append", {"text": section})
             if left:
@@ -282,7 +283,7 @@ def hidden(text: str) -> str:
 
     More than in logs is taken for one here: what is kept is read for years, and nothing depends on it.
     """
-    lines = _PEM.sub(HIDDEN, text).splitlines()
+    lines = plain_lines(_PEM.sub(HIDDEN, text))
     return "\n".join(_prose(masked(line, max(1, len(line)))) for line in lines)
 
 
@@ -350,7 +351,7 @@ def digest(message: ModelMessage) -> str:
 
 def facts_in(said: str) -> str:
     """The lines of an answer that are facts; empty: there is nothing to keep."""
-    lines = (line.strip() for line in said.splitlines() if NOTHING not in line)
+    lines = (line.strip() for line in plain_lines(said) if NOTHING not in line)
     return "\n".join(line for line in lines if line.startswith(("- ", "* ", "• ")))
 
 

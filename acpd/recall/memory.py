@@ -17,6 +17,7 @@ from acpd.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RequestError
 from acpd.recall.asker import Asker, refused
 from acpd.recall.tools import MemoryGetArguments, MemorySearchArguments
 from acpd.storage.contract import Key, Memory
+from acpd.wire.texts import plain_lines
 
 T = TypeVar("T", bound=Struct)
 
@@ -109,7 +110,7 @@ async def search(asker: Asker, said: MemorySearchArguments) -> str:
 def _newest(texts: Iterable[tuple[str, str]]) -> Iterable[tuple[str, int, str]]:
     """Path, number and text of each line: MEMORY.md from its beginning, ledgers from their ends."""
     for path, text in texts:
-        lines = [(path, number, line) for number, line in enumerate(text.splitlines(), 1)]
+        lines = [(path, number, line) for number, line in enumerate(plain_lines(text), 1)]
         yield from lines if path.endswith("MEMORY.md") else reversed(lines)
 
 
@@ -128,7 +129,7 @@ async def get(asker: Asker, said: MemoryGetArguments) -> str:
     if not found:
         raise refused(await _absent(memory, key, said.path))
     ((path, text),) = found
-    lines = text.splitlines()
+    lines = plain_lines(text)
     if not 1 <= said.startLine <= min(said.endLine, max(1, len(lines))):
         raise refused(f"{path} has {len(lines)} lines: startLine counts from 1, endLine is not before it")
     shown = _within(lines, said.startLine, min(said.endLine, said.startLine + LINES - 1))

@@ -92,11 +92,11 @@ def _size(lines: Sequence[Stored]) -> int:
 
 def _messages(lines: Sequence[Stored], fold: Fold, *, own: bool) -> list[Message]:
     """Folded, oldest first. `own`: who asks knows what its running turn has said."""
-    from acpd.storage.context import INTERRUPTED, Context, Message, decode_line, is_notice, text_block
+    from acpd.storage.context import INTERRUPTED, Context, Message, decode_line, is_notice, lines_of, text_block
 
     context = Context()
-    done = context.feed(line for line in lines if not is_notice(line)).splitlines()
-    running = [] if own and fold.turn is not None else context.finish().splitlines()
+    done = lines_of(context.feed(line for line in lines if not is_notice(line)))
+    running = [] if own and fold.turn is not None else lines_of(context.finish())
     found = [line for each in done if isinstance(line := decode_line(each), Message)]
     for line in (decode_line(each) for each in running):
         if isinstance(line, Message):

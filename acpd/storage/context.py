@@ -98,6 +98,11 @@ _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
+def lines_of(text: bytes) -> list[bytes]:
+    r"""What `feed` and `finish` give, without the ends; a line ends at `\n` and nowhere else."""
+    return text.split(b"\n")[:-1]
+
+
 def is_notice(line: Stored) -> bool:
     """Whether this is a word of acpd's own to the user (docs/protocol.md, `acpd.dev/notice`), and no part of the talk."""
     if line.type != "update" or line.params is UNSET or b'"acpd.dev/notice"' not in bytes(line.params):
@@ -261,7 +266,7 @@ class Context:
         if isinstance(line, Message):
             line.parentId = self.parent
         self.parent = line.id
-        self._done.append(_encode(line) + b"\n")
+        self._done.append(_encode(line).replace(b"\r", b" ") + b"\n")  # between an agent's tokens; some read it as a line's end
 
     def _summarise(self, cut: Cut) -> None:
         self._write(Summary(id=cut.id, at=cut.at, text=cut.text, upTo=cut.entry or self.parent))

@@ -366,6 +366,22 @@ async def test_kept_state_comes_back(house: House) -> None:
     assert {"acpd.dev/state": {"counter": 1}} == params_of(house, "session/resume")["_meta"]
 
 
+ODD = '{"a":\r\n ["\u2028\u2029\x85\\u000b", "\\r\\n"],\r"b": "\\ud800"}\n'
+"""JSON as a person or another program may have laid it out, with all that some take for the end of a line."""
+
+
+async def test_kept_state_is_one_line(house: House) -> None:
+    """However a value was laid out in the store, it is told on the line of one message, and no other text is changed."""
+    session = await made(house)
+    assert ["counter 1 kept"] == (await turn(session, "counter"))[0]
+    await house.store.session.save(session.key, "odd", ODD.encode())
+    again = await house.reopened(session, house.host(*host_options(house)))
+    assert ["counter 2 kept"] == (await turn(again, "counter"))[0]
+    told = params_of(house, "session/resume")["_meta"]["acpd.dev/state"]
+    assert {"counter": 1, "odd": {"a": ["\u2028\u2029\x85\x0b", "\r\n"], "b": "\ufffd"}} == told
+    assert ODD.encode() == await house.store.session.load(session.key, "odd")
+
+
 async def test_an_agent_may_not_write_acpds_own_state(house: House) -> None:
     """Names that begin with `acpd.` are acpd's."""
     session = await house.new(house.host())

@@ -52,6 +52,15 @@ async def test_a_call_goes_on_with_its_own_state(store: Session) -> None:
     assert b'["x"]' == await store.load(Key("notes", "k"), "memory")
 
 
+async def test_a_state_however_it_is_laid_out(store: Session) -> None:
+    """Lines of a person's are no lines of the connection; what looks like an end of one within a text stays, and is kept."""
+    odd = "\u2028\u2029\x85\x0b\r\n"
+    await store.save(Key("notes", "s"), "memory", b'[\r\n  "one\\ud800",\r"two"\n]\n')
+    async with asyncio.timeout(5):  # of half a line nobody hears again
+        assert "one\ufffd,two" == await said(store, odd, session_id="s")
+    assert f"one\ufffd,two,{odd}" == await said(store, "x", session_id="s")
+
+
 async def test_a_call_may_bring_its_own_session(store: Session, tmp_path: Path) -> None:
     """The state of that call is there alone; the next call without it is where it was."""
     own = JsonSession(tmp_path / "custom", sync=False)

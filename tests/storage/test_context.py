@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acpd.storage import context
-from acpd.storage.context import Context, Line
+from acpd.storage.context import Context, Line, lines_of
 from acpd.storage.primer import Primed, Primer
 from acpd.wire.lines import Stored
-from tests.storage.history import Log, content, text
+from tests.storage.history import Log, content, dumps, text
 from tests.storage.test_replay import history, turns
 from tests.support.paths import SHARED
 
@@ -73,6 +73,18 @@ def test_blocks_are_kept_as_they_were() -> None:
     image = {"type": "image", "mimeType": "image/png", "data": "AAAA"}
     log = Log().say("a", "m").update({"sessionUpdate": "agent_message_chunk", "messageId": "m", "content": image}).say("b", "m")
     assert folded(log)[0]["content"] == [text("a"), image, text("b")]
+
+
+def test_a_line_is_one_to_everybody() -> None:
+    """White space of an agent's that some take for the end of a line is none; what its texts have stays."""
+    odd = "a\u2028b\x85c\r\n"
+    log = Log().prompt(text(odd)).turn("running")
+    log.update(
+        dumps({"sessionUpdate": "agent_message_chunk", "content": text(odd) | {"annotations": {}}}).replace(b",", b",\r")
+    )
+    raw = context_lines(log.path())
+    assert [odd, odd] == [json.loads(line)["content"][0]["text"] for line in lines_of(raw)]
+    assert lines_of(raw) == raw.splitlines()
 
 
 def test_parallel_calls_have_their_results_by_id() -> None:
