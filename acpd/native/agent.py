@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from acpd.api.agent import Agent
 from acpd.api.session import Session
 from acpd.api.shapes import Choice, Command, Option, Stop
@@ -172,8 +174,16 @@ class NativeAgent(Agent):
     # -- a session's life
 
     def remembers(self, session: Session, /) -> bool:
-        """Without the model's memory it would go on as if nothing had been said."""
-        return any(name in session.state for name in (STATE, OFFLINE))
+        """Without the model's memory it would go on as if nothing had been said. An empty one is none; of one that is
+        unreadable the prompt says so.
+        """
+        if STATE not in session.state:
+            return OFFLINE in session.state
+        try:
+            memory = session.state.get(STATE, Memory)
+            return memory is not None and (bool(memory.summary) or msgspec.json.decode(memory.messages) != [])
+        except (StateUnreadable, msgspec.DecodeError, RecursionError):
+            return True
 
     async def opened(self, session: Session, /) -> None:
         servers, toolbox = await asyncio.to_thread(_equipment, session, self._settings)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from acpd.api import state
+from acpd.errors import RESOURCE_NOT_FOUND
 from acpd.native.agent import NativeAgent
 from acpd.native.settings import Settings
 from tests.api.desk import ABLE, Editor, joined, keeps
@@ -67,6 +68,18 @@ async def test_a_first_memory_that_is_too_big(agent: NativeAgent, server: ModelS
 
 def _notices(editor: Editor) -> list[Json]:
     return [each for each in editor.updates("notice") if "too large to be kept" in each["title"]]
+
+
+@pytest.mark.parametrize("empty", [{}, {"messages": []}, {"version": 1, "messages": [], "summary": ""}])
+async def test_a_memory_without_messages_is_none(agent: NativeAgent, empty: Json) -> None:
+    """The session is not known by it, so that acpd begins it anew and tells it from the log; one that has a summary is."""
+    params: Json = {"sessionId": "x", "cwd": "/tmp", "mcpServers": []}
+    async with joined(agent, ABLE) as (editor, _):
+        for method in ("session/load", "session/resume"):
+            meta = {"acpd.dev/state": {"memory": empty, "usage": {}, "offline": {}}}
+            error = await editor.refusal(method, {**params, "_meta": meta})
+            assert RESOURCE_NOT_FOUND == error.code
+        await editor.load("x", state={"memory": {**empty, "summary": "what was"}})
 
 
 async def test_no_task_outlives_its_connection(agent: NativeAgent) -> None:
