@@ -325,10 +325,10 @@ class NativeAgent(Agent):
         return "end_turn"
 
     async def _history(self, session: Session, work: _Work) -> History:
-        """Raises MemoryUnreadable, StateUnreadable: what cannot be read is not written over."""
+        """Raises MemoryUnreadable, StateUnreadable: a memory that cannot be read is not written over."""
         memory = session.state.get(STATE, Memory)
         if work.history is None or _remembered(memory) != _remembered(work.kept):
-            work.history = await asyncio.to_thread(History.restored, memory, session.state.get(USAGE, Usage))
+            work.history = await asyncio.to_thread(History.restored, memory, session.spared(USAGE, Usage))
             said = _saying(session)
             if said is not None and said.after == len(work.history.messages):  # its process was killed
                 work.history.partial(said.text)

@@ -133,6 +133,29 @@ async def test_a_state_that_cannot_be_read_is_left_alone(tmp_path: Path) -> None
     assert b'["one' == file.read_bytes()
 
 
+async def test_permissions_that_cannot_be_read_cost_themselves(tmp_path: Path) -> None:
+    """What is asked is asked again; nothing takes the place of what cannot be read."""
+    store, asked = WorkspaceSession(tmp_path, sync=False), list[object]()
+
+    async def during(turn: Turn) -> None:
+        async with turn.tool("Look", name="look") as tool:
+            assert await turn.allowed(tool, "look")
+            await tool.finish()
+
+    key = Key("notes", "notes")
+    await store.save(key, "tool_context", b"1")
+    file = store._path(key, "tool_context")
+    file.write_bytes(b"{")
+
+    def allowed(params: object) -> bool:
+        asked.append(params)
+        return True
+
+    for _ in range(2):
+        await call(Notes(during), "a", configured=store, allowed=allowed)
+    assert (b"{", 2) == (file.read_bytes(), len(asked))
+
+
 async def test_permissions_and_updates(tmp_path: Path) -> None:
     """Nothing is allowed unless the caller says so; every update is shown."""
 

@@ -70,6 +70,32 @@ def _notices(editor: Editor) -> list[Json]:
     return [each for each in editor.updates("notice") if "too large to be kept" in each["title"]]
 
 
+@pytest.mark.parametrize("name", ["plan", "usage", "tool_context", "choices"])
+async def test_what_cannot_be_read_beside_the_memory_costs_itself(
+    agent: NativeAgent, server: ModelServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user is told once, turns go on with all else, and no other value is put in its place."""
+    kept: Json = {}
+    async with joined(agent, ABLE) as (editor, _):
+        editor.answers[state.METHOD] = keeps(kept)
+        session = await editor.new()
+        await editor.prompt(session, "[[say one]]")
+    kept[name] = 7
+    async with joined(agent, ABLE) as (editor, _):
+        editor.answers[state.METHOD] = keeps(kept)
+        editor.answers["session/request_permission"] = lambda _: {"outcome": {"outcome": "selected", "optionId": "always"}}
+        await editor.load(session, state=kept)
+        await editor.call("session/set_mode", {"sessionId": session, "modeId": "code"})
+        for _ in range(2):
+            for call in ('run {"command":"true"}', 'plan {"steps":[{"content":"a"}]}'):
+                assert "end_turn" == await editor.prompt(session, f"[[tool {call}]]")
+        assert "one" in json.dumps(server.bodies[-1])
+        told = [each["description"] for each in editor.updates("notice") if "cannot be read" in each["title"]]
+        assert [True] == [f"state '{name}'" in each for each in told]
+    assert {"plan", "usage", "tool_context", "choices"} <= kept.keys()
+    assert [name] == [each for each, value in kept.items() if value == 7]
+
+
 @pytest.mark.parametrize("empty", [{}, {"messages": []}, {"version": 1, "messages": [], "summary": ""}])
 async def test_a_memory_without_messages_is_none(agent: NativeAgent, empty: Json) -> None:
     """The session is not known by it, so that acpd begins it anew and tells it from the log; one that has a summary is."""
