@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -154,6 +155,23 @@ async def test_permissions_that_cannot_be_read_cost_themselves(tmp_path: Path) -
     for _ in range(2):
         await call(Notes(during), "a", configured=store, allowed=allowed)
     assert (b"{", 2) == (file.read_bytes(), len(asked))
+
+
+async def test_an_agent_that_exits_ends_no_caller(store: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor does a task that it has started, and left behind; the next call works, and other tasks of the caller are its own."""
+
+    async def leaving() -> None:
+        sys.exit(3)
+
+    async def during(_: Turn) -> None:
+        asyncio.create_task(leaving())  # noqa: TID251, RUF006
+        await asyncio.sleep(0)
+        sys.exit(4)
+
+    with pytest.raises(RequestError):
+        await call(Notes(during), "one", configured=store)
+    assert "SystemExit(4)" in capsys.readouterr().err
+    assert "one" == await said(store, "two")
 
 
 async def test_permissions_and_updates(tmp_path: Path) -> None:
