@@ -13,7 +13,8 @@ import asyncio
 import hashlib
 import re
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -124,7 +125,7 @@ class Source(NamedTuple):
     """Where a session's job gets what it needs. `model` None: there is none that could be asked."""
 
     history: Callable[[], History | None]
-    model: Callable[[], Awaitable[Loaded | None]]
+    model: Callable[[], AbstractAsyncContextManager[Loaded | None]]
     secrets: Callable[[], Sequence[str]]
 
 
@@ -204,9 +205,13 @@ class Remembering:
     async def _work(self) -> None:
         history = self._source.history()
         messages = tuple(history.messages) if history is not None else ()
-        loaded = await self._source.model() if history is not None and (messages or history.summary) else None
-        if history is None or loaded is None:
+        if history is None or not (messages or history.summary):
             return
+        async with self._source.model() as loaded:
+            if loaded is not None:
+                await self._find(loaded, history, messages)
+
+    async def _find(self, loaded: Loaded, history: History, messages: tuple[ModelMessage, ...]) -> None:
         text, mark = await asyncio.to_thread(news, messages, self._mark(), history.summary, self._masked)
         if text:
             known = await self._read()

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from acpd.api import state
@@ -14,6 +15,7 @@ from acpd.errors import RESOURCE_NOT_FOUND
 from acpd.native.agent import NativeAgent
 from acpd.native.settings import Settings
 from tests.api.desk import ABLE, Editor, joined, keeps
+from tests.core.world import until
 from tests.native.turns import KEY
 from tests.support.models import Json, ModelServer, model_server
 
@@ -106,6 +108,40 @@ async def test_a_memory_without_messages_is_none(agent: NativeAgent, empty: Json
             error = await editor.refusal(method, {**params, "_meta": meta})
             assert RESOURCE_NOT_FOUND == error.code
         await editor.load("x", state={"memory": {**empty, "summary": "what was"}})
+
+
+async def test_connections_end_with_what_they_are_for(agent: NativeAgent) -> None:
+    """Those to a model that is not chosen any more when no turn uses it, all others when the client has gone."""
+    async with joined(agent, ABLE) as (editor, connection):
+        one, other = await editor.new(), await editor.new()
+        await editor.prompt(one, "[[say a]]")
+
+        async def http(model: str) -> httpx2.AsyncClient:
+            return (await agent._offers.loaded(agent._offers.named(model))).http
+
+        async def choose(session: str, model: str) -> None:
+            await editor.call("session/set_config_option", {"sessionId": session, "configId": "model", "value": model})
+
+        usual = await http("openai:m")
+        await choose(one, "openai-chat:n")
+        await choose(other, "openai-chat:n")
+        await editor.prompt(one, "[[say b]]")
+        second = await http("openai-chat:n")
+        running = editor.begin(one, "[[slow 1000 50]]")
+        await editor.until(lambda: len(editor.updates("agent_message_chunk")) > 3)
+        await choose(one, "openai:fake-model")
+        await editor.call("session/close", {"sessionId": other})
+        assert not second.is_closed
+        editor.cancel(one)
+        await running
+        await until(lambda: second.is_closed)
+        await editor.prompt(one, "[[say c]]")
+        third = await http("openai:fake-model")
+        assert (False, False) == (usual.is_closed, third.is_closed)
+        editor.peer.close()
+        await asyncio.wait_for(connection.ended.wait(), 10)
+        await connection.finish()
+        assert (True, True) == (usual.is_closed, third.is_closed)
 
 
 async def test_no_task_outlives_its_connection(agent: NativeAgent) -> None:
