@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from acpd.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RequestError
 from acpd.recall.asker import Asker, refused
-from acpd.recall.tools import MemoryGetArguments, MemorySearchArguments
+from acpd.recall.tools import QUOTED, MemoryGetArguments, MemorySearchArguments
 from acpd.storage.contract import Key, Memory
 from acpd.wire.texts import plain_lines
 
@@ -104,7 +104,7 @@ async def search(asker: Asker, said: MemorySearchArguments) -> str:
     if not found:
         return f"No matches found for: {said.query.strip()}"
     more = f", the newest {MATCHES} of them" if count > MATCHES else ""
-    return f"Found {count} {'match' if count == 1 else 'matches'}{more}:\n\n" + "\n".join(found) + "\n"
+    return f"Found {count} {'match' if count == 1 else 'matches'}{more}. {QUOTED}\n\n" + "\n".join(found) + "\n"
 
 
 def _newest(texts: Iterable[tuple[str, str]]) -> Iterable[tuple[str, int, str]]:
