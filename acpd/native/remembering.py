@@ -190,15 +190,18 @@ class Remembering:
     # -- what it does
 
     async def told(self) -> str:
-        """What is remembered, for the instructions of a turn; empty where nothing is, or nobody tells it in time."""
+        """What is remembered, for the instructions of a turn; empty where nothing is, or nobody tells it in time.
+
+        Secrets that somebody else has written into it are hidden.
+        """
         try:
             async with asyncio.timeout(READ):
                 known = await self._read()
         except (TimeoutError, AcpdError) as error:
             self._tell(str(error) or "it could not be read in time")
             return ""
-        recent = bounded(known.recent, TOLD_RECENT).strip()
-        parts = [bounded(known.text, TOLD).strip(), f"Not in it yet:\n\n{recent}" if recent else ""]
+        recent = bounded(self._masked(known.recent), TOLD_RECENT).strip()
+        parts = [bounded(self._masked(known.text), TOLD).strip(), f"Not in it yet:\n\n{recent}" if recent else ""]
         text = "\n\n".join(part for part in parts if part)
         return f"{_ABOUT}\n\n{text}" if text else ""
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from acpd.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RequestError
 from acpd.recall.asker import Asker, refused
 from acpd.recall.tools import QUOTED, MemoryGetArguments, MemorySearchArguments
+from acpd.redaction import masked
 from acpd.storage.contract import Key, Memory
 from acpd.wire.texts import plain_lines
 
@@ -56,7 +57,7 @@ def _of(asker: Asker) -> tuple[Memory, Key]:
 async def _append(asker: Asker, params: bytes) -> Mapping[str, object]:
     said = _decoded("append", params, Append)
     memory, key = _of(asker)
-    return {"added": await memory.append(key, said.text)}
+    return {"added": await memory.append(key, _masked(said.text))}
 
 
 async def _read(asker: Asker, params: bytes) -> Mapping[str, object]:  # noqa: ARG001  there is nothing to say
@@ -67,8 +68,13 @@ async def _read(asker: Asker, params: bytes) -> Mapping[str, object]:  # noqa: A
 async def _consolidate(asker: Asker, params: bytes) -> Mapping[str, object]:
     said = _decoded("consolidate", params, Consolidate)
     memory, key = _of(asker)
-    await memory.consolidate(key, said.seen, said.text)
+    await memory.consolidate(key, said.seen, _masked(said.text))
     return {}
+
+
+def _masked(text: str) -> str:
+    """Without what looks like a secret, line by line, whatever agent has said it: it is read for years."""
+    return "\n".join(masked(line, max(1, len(line))) for line in text.split("\n"))
 
 
 HANDLERS = {f"{METHODS}append": _append, f"{METHODS}read": _read, f"{METHODS}consolidate": _consolidate}

@@ -78,6 +78,16 @@ def _store(spoken: Spoken) -> Path:
     return Path(spoken.session.store.journals.log_path(spoken.session.key)).parent.parent
 
 
+async def test_no_secret_is_written(spoken: Spoken) -> None:
+    """Whatever an agent wants to be kept: what looks like a secret is hidden, and the rest of the line stays."""
+    assert {"added": 1} == await spoken.result("_acpd/memory/append", text="- deploy with token=abcdef123456 at night")
+    read = await spoken.result("_acpd/memory/read")
+    text = "# Keys\n\nuse sk-abcdefgh12345678 here"
+    assert {} == await spoken.result("_acpd/memory/consolidate", seen=read["seen"], text=text)
+    kept = "".join(path.read_text() for path in below(_store(spoken), "*.md"))
+    assert ("- deploy with token=*** at night" in kept, "# Keys\n\nuse *** here" in kept) == (True, True)
+
+
 @pytest.mark.parametrize(
     ("method", "params", "words"),
     [
