@@ -65,6 +65,11 @@ class Registry:
             session.settings = settings
             self._presences[session.id].again()
 
+    @property
+    def busy(self) -> bool:
+        """Whether a session is open, or is being opened, closed or deleted."""
+        return bool(self.live or self._opening or self._closing or self._deleting)
+
     def new_id(self) -> str:
         return self._ids.new()
 
