@@ -93,7 +93,7 @@ def test_search_for_people(plain: Shelf) -> None:
     """A heading for each session, its hits below; on a terminal the matches are bold and what was said steers nothing."""
     plain.add("s1", talk("e", "a needle\x1b[31m", "needle\nhay"))
     ran = plain.run("search", "--all", "needle", TZ="UTC")
-    heading = "s1  2026-11-01 10:00  agent  About a needle\x1b[31m"
+    heading = "s1  2026-11-01 10:00  agent  About a needle"
     assert [heading, "  answer   needle hay", "  prompt   a needle\x1b[31m"] == ran.out.splitlines()
     shown = acpd.on_terminal(plain.home, "search", "--all", "needle").out
     assert "  prompt   a \x1b[1mneedle\x1b[m\\x1b[31m" in shown.splitlines()
