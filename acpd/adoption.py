@@ -17,7 +17,7 @@ from acpd.config import without_secrets
 from acpd.errors import AgentError, RequestError, SessionNotFound
 from acpd.session import LiveSession
 from acpd.wire.envelope import encode
-from acpd.wire.titles import first_line_title
+from acpd.wire.titles import first_line_title, is_command
 
 if TYPE_CHECKING:
     from acpd.router import Connection
@@ -83,15 +83,20 @@ async def _record(connection: Connection, said: OldSession, params: bytes) -> Li
 
 
 async def _name(session: LiveSession) -> None:
-    """The agent's title, else the first line of what the user said first."""
+    """The agent's title, else the first line of what the user said first, and was no command if there is such."""
     session.scribe.commit()
     if session.fold.title:
         return
+    title = ""
     async for window in session.store.journals.read(session.key, until=session.scribe.flushed):
         for line in window:
-            if line.kind == "user_message_chunk" and line.params is not UNSET and (title := _first_line(line.params)):
-                session.scribe.fact("info", b',"title":%b' % encode(title))
-                return
+            if line.kind == "user_message_chunk" and line.params is not UNSET and (found := _first_line(line.params)):
+                title = title or found
+                if not is_command(found):
+                    session.scribe.fact("info", b',"title":%b' % encode(found))
+                    return
+    if title:
+        session.scribe.fact("info", b',"title":%b' % encode(title))
 
 
 def _first_line(params: bytes | Raw) -> str:

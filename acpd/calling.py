@@ -20,13 +20,14 @@ from msgspec import Raw, Struct
 from acpd.api.agent import Agent
 from acpd.api.channel import encode
 from acpd.api.connection import Connection
-from acpd.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, AcpdError, RequestError
+from acpd.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, AcpdError, RequestError, StateUnreadable
 from acpd.peer import Peer
 from acpd.rpc.protocol import Params
 from acpd.storage.binding import Binding, bind
-from acpd.storage.contract import Key, Session
+from acpd.storage.contract import SPARED, Key, Session
 from acpd.tasks import Tasks
 from acpd.transports import stdio
+from acpd.wire.envelope import in_line
 
 Update = Mapping[str, Any]
 """A session/update as ACP has it."""
@@ -73,7 +74,7 @@ async def call(
 
     `allowed` answers requests for permission (their params); `shown` gets every update. Calls on one state wait for each
     other. However it ends, cancelled too, what the agent keeps is saved before. Raises RequestError for the agent's own error,
-    StateUnreadable, StoreError.
+    StateUnreadable (of choices, permissions and the like not: they are left as they are, the call goes on), StoreError.
     """
     async with _bound(agent, context, configured) as bound, _lock(bound):
         client = _Client(bound, allowed, shown)
@@ -152,6 +153,7 @@ class _Client:
         self._allowed = allowed
         self._shown = shown
         self._text: list[str] = []
+        self._unreadable: dict[str, StateUnreadable] = {}
 
     async def turn(self, prompt: str | Sequence[Update], cwd: Path | None) -> Reply:
         await self._ask("initialize", {"protocolVersion": 1, "clientCapabilities": CAPABILITIES})
@@ -166,8 +168,18 @@ class _Client:
     async def _kept(self) -> dict[str, Raw]:
         session, key, _ = self._bound
         names = [name for name in await session.names(key) if not name.startswith("acpd.")]
-        values = {name: await session.load(key, name) for name in names}
-        return {name: Raw(value) for name, value in values.items() if value is not None}
+        values = {name: await self._loaded(session, key, name) for name in names}
+        return {name: Raw(in_line(value)) for name, value in values.items() if value is not None}
+
+    async def _loaded(self, session: Session, key: Key, name: str) -> bytes | None:
+        """None also for what is SPARED and cannot be read, and is not replaced. Raises StateUnreadable, StoreError."""
+        try:
+            return await session.load(key, name)
+        except StateUnreadable as error:
+            if name not in SPARED:
+                raise
+            self._unreadable[name] = error
+            return None
 
     async def _ask(self, method: str, params: Mapping[str, object]) -> dict[str, Any]:
         result: dict[str, Any] = msgspec.json.decode(await self.peer.ask(method, encode(params)))
@@ -189,6 +201,8 @@ class _Client:
 
     async def _save(self, identifier: bytes, name: str, value: bytes) -> None:
         try:
+            if name in self._unreadable:
+                raise self._unreadable[name]
             await self._bound.session.save(self._bound.key, name, value)
         except AcpdError as error:
             self.peer.refuse(identifier, RequestError(INTERNAL_ERROR, str(error)))

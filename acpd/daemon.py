@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _LINKS = "acpd_backends.links:LinkFolder"
 DELAY = 5.0
 """Seconds after a start in which nothing is done that nobody waits for: an editor loads its sessions then."""
+TENANT_IDLE = 300.0
+"""Seconds, at least, for which a user's store stays open that nobody is connected to and that has no session open."""
 UNPROMPTED_DAYS = 1
 """How long a session that nobody prompted is kept after its last client left."""
 STOP_SECONDS = 8.0
@@ -89,6 +91,9 @@ class Daemon:
         self.pool = AgentPool(runtime, self._settings, self.tasks, Noise(self.log), _known(config))
         self._tenants: dict[str | None, Tenant] = {}
         self._opening: dict[str | None, asyncio.Task[Tenant]] = {}
+        self._recovering: dict[str | None, asyncio.Task[None]] = {}
+        self._unused: set[str | None] = set()
+        """Users of whose store nobody had a use at the last look."""
         self._numbers = itertools.count(1)
         self._begun = asyncio.Event()
         """Set when the store is ours: only then is anything of it put right."""
@@ -107,6 +112,7 @@ class Daemon:
         self._leftovers = self.tasks.spawn(self.pool.end_leftovers(), name="leftovers")
         self._begun.set()
         self.tasks.spawn(self.pool.trim(), name="trim")
+        self.tasks.spawn(self._look_at_tenants(), name="tenants")
 
     def reconfigure(self, config: Config) -> None:
         """What may change while it runs is in force from now on: for new agents, new turns, new connections."""
@@ -129,6 +135,7 @@ class Daemon:
 
     async def tenant(self, user: str | None) -> Tenant:
         """Opened once. Raises AcpdError when the store cannot be opened; the next call tries again."""
+        self._unused.discard(user)
         if (known := self._tenants.get(user)) is not None:
             return known
         if (opening := self._opening.get(user)) is None:
@@ -141,9 +148,30 @@ class Daemon:
         registry = Registry(store, Restorer(self.pool), self._settings, self.tasks, user)
         registry.complete.clear()
         registry.compared = False
-        self.tasks.spawn(self._recover(registry), name="recover")
+        recovering = self._recovering[user] = self.tasks.spawn(self._recover(registry), name="recover")
+        recovering.add_done_callback(lambda _: self._recovering.pop(user, None))
         made = self._tenants[user] = Tenant(store, registry)
         return made
+
+    async def _look_at_tenants(self) -> None:
+        while True:
+            await asyncio.sleep(TENANT_IDLE)
+            await self.close_unused()
+
+    async def close_unused(self) -> None:
+        """Close the stores of users that have no client and no open session, if it was so the last time too; ours stays."""
+        connected = {connection.registry for connection in self.connections}
+        idle = {
+            user
+            for user, tenant in self._tenants.items()
+            if user != self.config.user and user not in self._recovering and tenant.registry not in connected
+            if not tenant.registry.busy
+        }
+        gone = [self._tenants.pop(user) for user in idle & self._unused]
+        self._unused = idle & self._tenants.keys()
+        for store, _ in gone:
+            for part in (store.journals, store.catalog, store.session):
+                await self._step(part.close())
 
     @property
     def tenants(self) -> list[Tenant]:

@@ -19,6 +19,7 @@ from acpd.turn import Turn
 from acpd.wire import splice
 from acpd.wire.envelope import encode
 from acpd.wire.lines import Header
+from acpd.wire.titles import plain_title
 
 if TYPE_CHECKING:
     from acpd.router import Connection
@@ -37,6 +38,10 @@ class _Cursor(Struct, array_like=True):
     at: str = ""
     id: str = ""
     agent: str | None = None
+
+
+class _Titled(Struct, gc=False):
+    title: str | None = None
 
 
 class _Named(Struct, gc=False):
@@ -169,7 +174,10 @@ async def _new_ones(connection: Connection, link: AgentLink, listed: list[Raw], 
 
 
 def _marked(session: bytes) -> bytes:
-    """The agent's own row, with our mark beside what it says in `_meta`."""
+    """The agent's own row, with our mark beside what it says in `_meta`, and a title as ours are."""
+    title = msgspec.json.decode(session, type=_Titled).title
+    if title and (plain := plain_title(title)) != title:
+        session = splice.replace(session, "title", encode(plain or None))
     span = splice.members(session).get("_meta")
     meta = session[slice(*span)] if span is not None else b""
     return splice.replace(

@@ -65,6 +65,11 @@ class Registry:
             session.settings = settings
             self._presences[session.id].again()
 
+    @property
+    def busy(self) -> bool:
+        """Whether a session is open, or is being opened, closed or deleted."""
+        return bool(self.live or self._opening or self._closing or self._deleting)
+
     def new_id(self) -> str:
         return self._ids.new()
 
@@ -324,13 +329,23 @@ class Registry:
         else:
             self._gone.discard(session_id)
 
-    async def searchable(self) -> None:
-        """What was said in turns that are over can be found. A running turn is searched when it is over."""
+    async def searchable(self) -> bool:
+        """What was said in turns that are over can be found. A running turn is searched when it is over.
+
+        Whether no turn runs, and the catalog knows every log: it may not so soon after a start, or on a full disk.
+        """
         await self._completed()
+        known = self.complete.is_set() and self.compared
         for session_id, saver in list(self._savers.items()):
-            if (session := self.live.get(session_id)) is not None and (session.state is Turn.IDLE or saver.due):
-                with contextlib.suppress(StoreError):
+            if (session := self.live.get(session_id)) is None:
+                continue
+            known &= session.state is Turn.IDLE
+            if session.state is Turn.IDLE or saver.due:
+                try:
                     await saver.words()
+                except StoreError:
+                    known = False
+        return known
 
     async def _completed(self) -> None:
         """Wait for the catalog of a new start, but not for ever: a big store that lost it takes its time."""

@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 
 
 async def search(connection: Connection, _identifier: bytes, params: Params) -> bytes:
-    """Raises RequestError(INVALID_PARAMS) that names the member. `complete` is false while sessions are still being read."""
+    """Raises RequestError(INVALID_PARAMS) that names the member. `complete` is false while not all is known that was said."""
     said = messages.parse_search(params)
     catalog = searchable(connection.registry.store)
     folders = () if said.cwd is None else (await asyncio.to_thread(normal_folder, said.cwd),)
     if "acpd.storage.hits" not in sys.modules:  # with the first search, not at the start
         await asyncio.to_thread(importlib.import_module, "acpd.storage.hits")
     find = _find(said, folders)
-    await connection.registry.searchable()
+    known = await connection.registry.searchable()
     found = await catalog.search(find)
-    return encode({"hits": [as_json(hit) for hit in found.hits], "more": found.more, "complete": found.complete})
+    complete = known and found.whole and found.complete
+    return encode({"hits": [as_json(hit) for hit in found.hits], "more": found.more, "complete": complete})
 
 
 def _find(said: messages.Search, folders: tuple[str, ...]) -> Find:

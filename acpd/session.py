@@ -28,7 +28,7 @@ from acpd.turn import On, Prompt, Turn, advance, judged
 from acpd.wire import blobs, frames
 from acpd.wire.envelope import encode, error_object
 from acpd.wire.ids import Clock, Ids
-from acpd.wire.titles import first_line_title
+from acpd.wire.titles import first_line_title, is_command
 
 NEVER_BEGUN = "This prompt was waiting when acpd stopped; the agent never got it. Send it again to run it."
 _decode_blocks = msgspec.json.Decoder(list[Raw]).decode
@@ -235,7 +235,8 @@ class LiveSession:
             shown = frames.prompt(self.id_json, _decode_blocks(prompt.blocks), written.seq, written.at, written.id)
             self.audience.stage(Staged(written.seq, "user_message_chunk", b"".join(shown), origin=prompt.client))
         self.recorder.turn("running", written.id)
-        if not self.fold.title and (title := first_line_title(prompt.blocks)):
+        title = first_line_title(prompt.blocks) if self.fold.may_be_named else ""
+        if title and not (self.fold.title and is_command(title)):
             self.scribe.fact("info", b',"title":%b' % encode(title))
         if self.fold.queue is not None:  # in one write with the prompt: it is never there twice, nor lost
             self._note_queue()

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,9 +17,11 @@ from acpd import daemon, stores
 from acpd.config import Config, Paths, Storage
 from acpd.errors import ConfigError, StoreError
 from acpd.indexing import REST
+from acpd.registry import Registry
 from acpd.storage.contract import Backend, Journals
 from acpd_backends.stores import open_store as open_built_in
 from tests.agents.house import SETTINGS, House
+from tests.core.world import until
 from tests.support import proc
 
 
@@ -228,6 +231,45 @@ daemon.serve_stdio(None, None, None)
     root = Path(__file__).resolve().parents[1]
     env = {**os.environ, "PYTHONPATH": str(root)}
     assert 3 == subprocess.run([sys.executable, "-c", script], check=False, timeout=20, cwd=root, env=env).returncode
+
+
+class Client:
+    """One that is connected."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+
+
+async def test_a_store_that_nobody_uses_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a user without clients and open sessions, at the second look; it is opened again for who comes. Ours stays."""
+    monkeypatch.setattr(daemon, "DELAY", 0)
+    one = made(tmp_path)
+    one.begin()
+    names = [None, *(f"u{number}" for number in range(8))]
+    for name in names:
+        await one.tenant(name)
+    used, busy = await one.tenant("u1"), await one.tenant("u2")
+    connection: Any = Client(used.registry)
+    one.connections.add(connection)
+    live: dict[str, Any] = busy.registry.live
+    live["s"] = None
+    await until(lambda: not one._recovering)
+    before = threading.active_count()
+    await one.close_unused()
+    assert len(names) == len(one.tenants)
+    await one.tenant("u3")
+    await one.close_unused()
+    assert {None, "u1", "u2", "u3"} == one._tenants.keys()
+    assert before > threading.active_count()
+    live.clear()
+    one.connections.discard(connection)
+    for _ in range(2):
+        await one.close_unused()
+    assert {None} == one._tenants.keys()
+    assert not one._unused
+    again = await one.tenant("u1")
+    assert [] == await again.store.catalog.page()
+    await one.stop()
 
 
 async def test_a_start_looks_for_logs_when_listings_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from acpd.storage.context import Context, is_notice
+from acpd.storage.context import Context, is_notice, lines_of
 from acpd.storage.cuts import Cuts
 from acpd.storage.primer import Primed, Primer
 
@@ -23,9 +23,9 @@ async def primed(session: LiveSession) -> Primed:
     cuts.finish()
     context = Context(cut=cuts.newest)
     async for past in _past(session):
-        for told in context.feed(past).splitlines():
+        for told in lines_of(context.feed(past)):
             primer.add(told)
-    for told in context.finish().splitlines():
+    for told in lines_of(context.finish()):
         primer.add(told)
     return primer.told()
 

@@ -263,7 +263,11 @@ async def _params(session: LiveSession, head: bytes, carried: Collection[str] | 
         members.append(b'"additionalDirectories":%b' % bytes(setup.additionalDirectories))
     if setup.systemPrompt is not UNSET:
         members.append(b'"systemPrompt":%b' % bytes(setup.systemPrompt))
+    known = set(session.kept.unreadable)
     kept = await session.kept.all(carried)
+    for name, error in session.kept.unreadable.items():
+        if name not in known:
+            session.audience.notice("warning", f"What the agent keeps as {name} cannot be read; it goes on without", str(error))
     if kept:
         values = b",".join(b"%b:%b" % (encode(name), value) for name, value in kept.items())
         members.append(b'"_meta":{"acpd.dev/state":{%b}}' % values)

@@ -10,7 +10,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from acpd import errors
-from acpd.api import shapes
+from acpd.api import contained, shapes
 from acpd.api.agent import Agent
 from acpd.api.channel import encode
 from acpd.errors import AcpdError, ConnectionBroken, RequestError
@@ -36,15 +36,16 @@ class Connection:
         self.ended = asyncio.Event()
         self.client = shapes.Client()
         self._ready = False
+        self._context = contained.context()
 
     # -- Owner
 
     def on_request(self, identifier: bytes, method: str, params: Params) -> None:
         try:
-            self._handle(identifier, method, params)
+            self._context.run(self._handle, identifier, method, params)
         except RequestError as error:
             self.peer.refuse(identifier, error)
-        except Exception as error:  # noqa: BLE001  the agent's own code: a bug of it costs this request
+        except BaseException as error:  # noqa: BLE001  the agent's own code: a bug of it, or an exit, costs this request
             self.peer.refuse(identifier, self.failed(method, error))
 
     def _handle(self, identifier: bytes, method: str, params: Params) -> None:
@@ -68,7 +69,7 @@ class Connection:
 
     def on_notification(self, method: str, params: Params) -> None:
         if self._ready:
-            self._sessions.on_notification(method, params)
+            self._context.run(self._sessions.on_notification, method, params)
 
     def on_bad_line(self, why: str) -> None:
         """The peer has told the client."""
@@ -92,7 +93,7 @@ class Connection:
             sys.stderr.write("".join(traceback.format_exception(error)))
         sys.stderr.flush()
 
-    def failed(self, what: str, error: Exception) -> RequestError:
+    def failed(self, what: str, error: BaseException) -> RequestError:
         """The failure is told on stderr; this is the answer."""
         self.report(what, error)
         return RequestError(errors.INTERNAL_ERROR, f"{self.agent.title or self.agent.name} has failed; see its stderr")
@@ -132,7 +133,7 @@ class Connection:
     async def finish(self) -> None:
         """The client has ended: so does everything, within a second but for what `Agent.closed` takes."""
         if self._ready:
-            await self._sessions.finish()
+            await contained.contained(self._sessions.finish())
             await self._disconnected()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.tasks.cancel(), LAST_WAIT)
@@ -140,6 +141,6 @@ class Connection:
 
     async def _disconnected(self) -> None:
         try:
-            await within(LAST_WAIT, self.agent.disconnected())
+            await within(LAST_WAIT, contained.contained(self.agent.disconnected()))
         except Exception as error:  # noqa: BLE001  the agent's own code
             self.report("disconnected", error)

@@ -71,6 +71,7 @@ class Conversation:
         """A turn with this prompt; the one before has ended."""
         self.session.channel.next_message()
         turn = self.session.turn = Turn(self.session, blocks)
+        self.session.tell()
         self.prompt = Prompt(self, turn)
         return self.prompt
 

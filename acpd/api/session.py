@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from acpd.api.hands import Hands
     from acpd.api.turn import Turn
 
+T = TypeVar("T")
 CHOICES = "choices"
 """The state that keeps the values of the options."""
 
@@ -53,6 +54,8 @@ class Session:
         self._where: object = None
         self._told: bytes = b""
         self._mode: str | None = None
+        self._told_unreadable: set[str] = set()
+        self._untold: list[StateUnreadable] = []
 
     def update(self, update: Mapping[str, object]) -> None:
         """Send any session/update. It is part of the conversation, and of a replay if its kind is."""
@@ -103,11 +106,33 @@ class Session:
         """
         return msgspec.json.decode(await self.channel.ask(method, params))
 
+    def spared(self, name: str, type: type[T]) -> T | None:  # noqa: A002  as in State
+        """As `state.get`, for a value without which a session can go on: of one that cannot be read None, which the user is
+        told once. It stays with the client as it is, and what is put from then on holds as long as this process only.
+        """
+        try:
+            return self.state.get(name, type)
+        except StateUnreadable as error:
+            self.state.leave(name)
+            if name not in self._told_unreadable:
+                self._told_unreadable.add(name)
+                self._tell(error) if self.turn is not None else self._untold.append(error)
+            return None
+
     def spawn(self, coroutine: Coroutine[Any, Any, object], name: str) -> asyncio.Task[object]:
         """A task that ends with the session. Its failure goes to stderr."""
         return self.tasks.spawn(coroutine, name=f"{name}:{self.id}")
 
     # -- for the connection
+
+    def tell(self) -> None:
+        """A turn begins: what could not be read before there was one is told now."""
+        pending, self._untold = self._untold, []
+        for error in pending:
+            self._tell(error)
+
+    def _tell(self, error: StateUnreadable) -> None:
+        self.notice("warning", "A part of what was kept of this session cannot be read; it goes on without", str(error))
 
     def set_up(self, request: NewSession) -> bool:
         """Take what a request says about where and with what to work. Whether that is something else than before."""
@@ -136,10 +161,7 @@ class Session:
     def restore(self, values: Mapping[str, bytes]) -> None:
         """Take the state that a client has kept."""
         self.state.restore(values)
-        try:
-            self.choices = self.state.get(CHOICES, dict[str, str]) or {}
-        except StateUnreadable:
-            self.choices = {}  # the options are as in a new session; what is there is left alone until one is chosen
+        self.choices = self.spared(CHOICES, dict[str, str]) or {}
 
 
 def _cost(cost: object) -> dict[str, object]:

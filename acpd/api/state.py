@@ -52,11 +52,14 @@ class State:
         self._calls: dict[str, bytes] = {}
         """The ids of those requests."""
         self._refused: set[str] = set()
+        self._left: set[str] = set()
+        """What cannot be read, and is left to the client as it is."""
         self._settled = asyncio.Event()
 
     def restore(self, values: Mapping[str, bytes]) -> None:
         """What the client kept: that is what counts, but for what is on its way to it."""
         self._values = {**values, **self._waiting}
+        self._left.clear()
         self._keeper.keeps = True
 
     def get(self, name: str, type: type[T]) -> T | None:  # noqa: A002  the word of msgspec
@@ -68,6 +71,11 @@ class State:
             return msgspec.json.decode(value, type=type)
         except (msgspec.DecodeError, RecursionError) as error:
             raise StateUnreadable("read", f"state {name!r} of session {self._channel.id}", cause=str(error)) from None
+
+    def leave(self, name: str) -> None:
+        """The session goes on without this value, which cannot be read: it is not replaced, what is `put` holds here only."""
+        self._left.add(name)
+        del self._values[name]
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
@@ -89,6 +97,8 @@ class State:
             cause = f"the values of the session would have {size} bytes, of at most {LIMIT}"
             raise StateTooBig("keep", f"state {name!r} of session {self._channel.id}", cause=cause)
         self._values[name] = text
+        if name in self._left:
+            return
         if self._keeper.hears:
             self._send(name, text)
         else:

@@ -15,7 +15,7 @@ from acpd.api import hands
 from acpd.api.calls import ToolCall
 from acpd.api.session import Session
 from acpd.api.shapes import Location, PlanEntry, ToolKind, Verdict
-from acpd.errors import RequestError, StateUnreadable
+from acpd.errors import RequestError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,7 +123,7 @@ class Turn:
     async def _decided(self, call: ToolCall, scope: str, what: str) -> Verdict:
         if self.cancelled:  # by the answer to another question of this scope
             raise asyncio.CancelledError
-        remembered, readable = self._remembered()
+        remembered = self._remembered()
         if scope in remembered.always:
             allowed = remembered.always[scope] == "allow"
             return Verdict(allowed, "allowed before, always" if allowed else "refused before, always")
@@ -133,7 +133,7 @@ class Turn:
             return Verdict(allowed=False, why=f"not answered: {error}")
         except msgspec.DecodeError:
             return Verdict(allowed=False, why="not answered in a way that I understand")
-        if chosen in _ALWAYS and readable:
+        if chosen in _ALWAYS:
             self._remember(scope, _ALWAYS[chosen])
         return Verdict(allowed=True, why="allowed") if chosen in {"yes", "always"} else Verdict(allowed=False, why="refused")
 
@@ -152,15 +152,12 @@ class Turn:
             raise asyncio.CancelledError
         return said.optionId if said.outcome == "selected" else ""
 
-    def _remembered(self) -> tuple[_Remembered, bool]:
-        """What was answered with "always", and whether that can be read; if not it is left as it is."""
-        try:
-            return self.session.state.get(PERMISSIONS, _Remembered) or _Remembered(), True
-        except StateUnreadable:
-            return _Remembered(), False
+    def _remembered(self) -> _Remembered:
+        """What was answered with "always"."""
+        return self.session.spared(PERMISSIONS, _Remembered) or _Remembered()
 
     def _remember(self, scope: str, answer: Literal["allow", "reject"]) -> None:
-        remembered, _ = self._remembered()  # a call of another scope may have been answered meanwhile
+        remembered = self._remembered()  # a call of another scope may have been answered meanwhile
         self.session.state.put(PERMISSIONS, _Remembered({**remembered.always, scope: answer}))
 
     async def elicit(self, message: str, schema: Mapping[str, object]) -> Mapping[str, object] | None:

@@ -76,4 +76,5 @@ def tail(path: str, lines: int) -> list[str]:
             text = file.read().decode(errors="replace")
     except OSError as error:
         raise StoreError("read", path, cause=one_line(error.strerror or str(error))) from None
-    return text.splitlines()[-lines:]
+    found = text.removesuffix("\n").split("\n")[-lines:] if text else []
+    return [line.removesuffix("\r") for line in found]

@@ -35,6 +35,8 @@ async def search(call: Call) -> None:
             await _catch_up(call, store)
             found = await catalog.search(find)
             hits, more = list(found.hits), found.more
+            if not (found.complete and found.whole):
+                output.complain("not everything could be searched: some sessions are not read to their end; see acpd fsck")
     if call.values.json:
         call.out.json([as_json(hit) for hit in hits])
         return

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from acpd.api.agent import Agent
 from acpd.api.session import Session
@@ -99,12 +101,25 @@ class NativeAgent(Agent):
         self._offers = Offers(settings, environ, self._tasks)
         self._secrets = keys_in(self._offers.env)
         self._work: dict[str, _Work] = {}
+        self._replaced: list[Offers] = []
+        """Of settings before these, as long as somebody uses their connections."""
 
     def connected(self) -> None:
         self._tasks.spawn(self._warm(), name="warm")
 
     async def disconnected(self) -> None:
         await self._tasks.cancel()
+        for offers in (self._offers, *self._replaced):
+            await offers.close()
+
+    def _sweep(self) -> None:
+        """Connections to models that no session has any more are closed."""
+        self._tasks.spawn(self._close_unused(), name="close")
+
+    async def _close_unused(self) -> None:
+        chosen = [self._offers.usual, *(self._chosen(work.session) for work in self._work.values())]
+        await self._offers.close([each for each in chosen if each is not None])
+        self._replaced = [offers for offers in self._replaced if not await offers.close()]
 
     async def _warm(self) -> None:
         """The usual model, for agents that are started before there is a session. Not at once: session/new comes first."""
@@ -123,6 +138,7 @@ class NativeAgent(Agent):
             return
         self._settings = self._again()
         self._stamp, self._to_mend = now, False
+        self._replaced.append(self._offers)
         self._offers = Offers(self._settings, self._environ, self._tasks)
         self._secrets = tuple({*self._secrets, *keys_in(self._offers.env)})
         for work in self._work.values():
@@ -157,6 +173,7 @@ class NativeAgent(Agent):
         if not self._offers.has(value):
             raise Refused(INVALID_PARAMS, f"there is no model {value[:100]} that can be used")
         session.choices["model"] = value
+        self._sweep()
         session.spawn(self._load(session), name="load")
 
     def _chosen(self, session: Session) -> Chosen | None:
@@ -172,8 +189,16 @@ class NativeAgent(Agent):
     # -- a session's life
 
     def remembers(self, session: Session, /) -> bool:
-        """Without the model's memory it would go on as if nothing had been said."""
-        return any(name in session.state for name in (STATE, OFFLINE))
+        """Without the model's memory it would go on as if nothing had been said. An empty one is none; of one that is
+        unreadable the prompt says so.
+        """
+        if STATE not in session.state:
+            return OFFLINE in session.state
+        try:
+            memory = session.state.get(STATE, Memory)
+            return memory is not None and (bool(memory.summary) or msgspec.json.decode(memory.messages) != [])
+        except (StateUnreadable, msgspec.DecodeError, RecursionError):
+            return True
 
     async def opened(self, session: Session, /) -> None:
         servers, toolbox = await asyncio.to_thread(_equipment, session, self._settings)
@@ -190,6 +215,7 @@ class NativeAgent(Agent):
             if work.remembering is not None:
                 await work.remembering.close()
             await work.servers.close()
+            self._sweep()
 
     def answered(self, session: Session, /) -> None:
         work = self._work.get(session.id)
@@ -199,9 +225,17 @@ class NativeAgent(Agent):
     def _remembering(self, work: _Work) -> Remembering:
         from acpd.native.remembering import Remembering, Source
 
-        async def model() -> Loaded | None:
+        @contextlib.asynccontextmanager
+        async def model() -> AsyncGenerator[Loaded | None]:
             chosen = self._chosen(work.session)
-            return None if chosen is None else await self._offers.loaded(chosen)
+            if chosen is None:
+                yield None
+                return
+            try:
+                async with self._offers.using(chosen) as loaded:
+                    yield loaded
+            finally:
+                self._sweep()
 
         return Remembering(work.session, Source(lambda: work.history, model, lambda: self._secrets))
 
@@ -228,6 +262,14 @@ class NativeAgent(Agent):
     # -- turns
 
     async def prompt(self, turn: Turn, /) -> Stop | None:
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                return await self._prompt(turn, stack)
+        finally:
+            self._sweep()
+
+    async def _prompt(self, turn: Turn, stack: contextlib.AsyncExitStack) -> Stop | None:
+        """`stack`: the model is in use until the end of it."""
         session = turn.session
         work = self._work.get(session.id)
         if work is not None and work.remembering is not None:
@@ -244,7 +286,7 @@ class NativeAgent(Agent):
                 return await self._offline(turn)
             if work is None:
                 raise ModelUnusable("this session could not be prepared", hint="load it again, or begin a new one")
-            loaded = await self._offers.loaded(chosen)
+            loaded = await stack.enter_async_context(self._offers.using(chosen))
             history = await self._history(session, work)
         except AcpdError as error:
             if isinstance(error, Refused):
@@ -315,10 +357,10 @@ class NativeAgent(Agent):
         return "end_turn"
 
     async def _history(self, session: Session, work: _Work) -> History:
-        """Raises MemoryUnreadable, StateUnreadable: what cannot be read is not written over."""
+        """Raises MemoryUnreadable, StateUnreadable: a memory that cannot be read is not written over."""
         memory = session.state.get(STATE, Memory)
         if work.history is None or _remembered(memory) != _remembered(work.kept):
-            work.history = await asyncio.to_thread(History.restored, memory, session.state.get(USAGE, Usage))
+            work.history = await asyncio.to_thread(History.restored, memory, session.spared(USAGE, Usage))
             said = _saying(session)
             if said is not None and said.after == len(work.history.messages):  # its process was killed
                 work.history.partial(said.text)

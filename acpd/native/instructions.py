@@ -13,7 +13,6 @@ import sys
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
-from acpd.errors import StateUnreadable
 from acpd.native.toolbox import ToolFailed, bounded
 from acpd.native.tools.local import first_bytes
 from acpd.native.tools.places import shown
@@ -68,10 +67,7 @@ def _where(session: Session) -> str:
 
 def _plan(session: Session) -> str:
     """Steps that are not done: the call that said them may be in no message any more."""
-    try:
-        steps = session.state.get(STATE, list[Step]) or []
-    except StateUnreadable:
-        return ""
+    steps = session.spared(STATE, list[Step]) or []
     if all(step.status == "completed" for step in steps):
         return ""
     return "Your plan so far:\n" + "\n".join(f"- [{step.status}] {step.content}" for step in steps)

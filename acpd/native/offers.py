@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections import Counter
+from collections.abc import AsyncGenerator, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from acpd.errors import AcpdError
@@ -36,6 +38,7 @@ class Offers:
         """What each provider has said that it has."""
         self._asked: set[str] = set()
         self._loading: dict[Chosen, asyncio.Task[Loaded]] = {}
+        self._uses: Counter[Chosen] = Counter()
         self._searching: asyncio.Task[None] | None = None
         try:
             self.env = keys.environment(settings, environ, models.key_names(settings.model))
@@ -114,3 +117,27 @@ class Offers:
             work = asyncio.to_thread(models.load, chosen, self.env)
             loading = self._loading[chosen] = self._tasks.spawn(work, name=f"load:{chosen.id}", watched=True)
         return await asyncio.shield(loading)
+
+    @contextlib.asynccontextmanager
+    async def using(self, chosen: Chosen) -> AsyncGenerator[Loaded]:
+        """As `loaded`, and nobody closes its connections meanwhile."""
+        self._uses[chosen] += 1
+        try:
+            yield await self.loaded(chosen)
+        finally:
+            self._uses[chosen] -= 1
+            if not self._uses[chosen]:
+                del self._uses[chosen]
+
+    async def close(self, but: Collection[Chosen] = ()) -> bool:
+        """Let go of the models that nobody uses, `but` these, and close their connections; whether none is left."""
+        for chosen in [each for each in self._loading if each not in but and each not in self._uses]:
+            loading = self._loading.pop(chosen)
+            try:
+                await asyncio.wait([loading])
+                if not loading.cancelled() and loading.exception() is None:
+                    await loading.result().http.aclose()
+            except asyncio.CancelledError:
+                self._loading.setdefault(chosen, loading)  # for the next one
+                raise
+        return not self._loading

@@ -13,7 +13,8 @@ import asyncio
 import hashlib
 import re
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -24,6 +25,7 @@ from acpd.errors import AcpdError, StateUnreadable
 from acpd.native.outcomes import without
 from acpd.native.toolbox import bounded
 from acpd.redaction import masked
+from acpd.wire.texts import plain_lines
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
@@ -123,7 +125,7 @@ class Source(NamedTuple):
     """Where a session's job gets what it needs. `model` None: there is none that could be asked."""
 
     history: Callable[[], History | None]
-    model: Callable[[], Awaitable[Loaded | None]]
+    model: Callable[[], AbstractAsyncContextManager[Loaded | None]]
     secrets: Callable[[], Sequence[str]]
 
 
@@ -188,29 +190,36 @@ class Remembering:
     # -- what it does
 
     async def told(self) -> str:
-        """What is remembered, for the instructions of a turn; empty where nothing is, or nobody tells it in time."""
+        """What is remembered, for the instructions of a turn; empty where nothing is, or nobody tells it in time.
+
+        Secrets that somebody else has written into it are hidden.
+        """
         try:
             async with asyncio.timeout(READ):
                 known = await self._read()
         except (TimeoutError, AcpdError) as error:
             self._tell(str(error) or "it could not be read in time")
             return ""
-        recent = bounded(known.recent, TOLD_RECENT).strip()
-        parts = [bounded(known.text, TOLD).strip(), f"Not in it yet:\n\n{recent}" if recent else ""]
+        recent = bounded(self._masked(known.recent), TOLD_RECENT).strip()
+        parts = [bounded(self._masked(known.text), TOLD).strip(), f"Not in it yet:\n\n{recent}" if recent else ""]
         text = "\n\n".join(part for part in parts if part)
         return f"{_ABOUT}\n\n{text}" if text else ""
 
     async def _work(self) -> None:
         history = self._source.history()
         messages = tuple(history.messages) if history is not None else ()
-        loaded = await self._source.model() if history is not None and (messages or history.summary) else None
-        if history is None or loaded is None:
+        if history is None or not (messages or history.summary):
             return
+        async with self._source.model() as loaded:
+            if loaded is not None:
+                await self._find(loaded, history, messages)
+
+    async def _find(self, loaded: Loaded, history: History, messages: tuple[ModelMessage, ...]) -> None:
         text, mark = await asyncio.to_thread(news, messages, self._mark(), history.summary, self._masked)
         if text:
             known = await self._read()
             said = await self._asked(loaded, history, EXTRACT, self._material(known, conversation=text))
-            sections, left = sections_of(self._masked(facts_in(said)).splitlines())
+            sections, left = sections_of(plain_lines(self._masked(facts_in(said))))
             for section in sections:
                 await self._ask("append", {"text": section})
             if left:
@@ -282,7 +291,7 @@ def hidden(text: str) -> str:
 
     More than in logs is taken for one here: what is kept is read for years, and nothing depends on it.
     """
-    lines = _PEM.sub(HIDDEN, text).splitlines()
+    lines = plain_lines(_PEM.sub(HIDDEN, text))
     return "\n".join(_prose(masked(line, max(1, len(line)))) for line in lines)
 
 
@@ -350,7 +359,7 @@ def digest(message: ModelMessage) -> str:
 
 def facts_in(said: str) -> str:
     """The lines of an answer that are facts; empty: there is nothing to keep."""
-    lines = (line.strip() for line in said.splitlines() if NOTHING not in line)
+    lines = (line.strip() for line in plain_lines(said) if NOTHING not in line)
     return "\n".join(line for line in lines if line.startswith(("- ", "* ", "• ")))
 
 

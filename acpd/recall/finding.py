@@ -11,18 +11,19 @@ from msgspec.structs import replace
 from acpd.errors import QueryError, StoreError
 from acpd.indexing import catch_up, catch_up_all, searchable
 from acpd.recall.asker import Asker, moved, refused
-from acpd.recall.tools import TOOLS, SearchArguments
+from acpd.recall.tools import QUOTED, TOOLS, SearchArguments
 from acpd.storage.contract import Row
-from acpd.storage.hits import Find, Hit
+from acpd.storage.hits import Find, Hit, Hits
 from acpd.storage.queries import Query, Term, parse
+from acpd.wire.texts import flat
 
 CATCHING_UP = 3.0
 """Seconds, in which the index is brought up to the logs; what is not read by then is read in the background, or by the next."""
 SEARCHING = 3.0
 OWN = 32
 """Matches in the turn that asks, which are left out: so many more are looked for."""
-TEXT = 500
-"""Characters of a match at most."""
+TEXT, TITLE = 500, 100
+"""Characters of a match, and of a title, at most."""
 _ROLES = {"prompt": "USER", "answer": "ASSISTANT", "thought": "THOUGHT", "tool": "TOOL", "path": "FILE"}
 
 
@@ -44,7 +45,7 @@ async def search(asker: Asker, said: SearchArguments) -> str:
     old = [hit for hit in found.hits if hit.row.id != asker.session or hit.seq <= (settled or 0)]
     hits = old[: said.maxResults]
     more = found.more or len(old) > len(hits)
-    return _told(said.query, hits, rows, more=more, whole=found.whole)
+    return _told(said.query, hits, rows, more=more, found=found)
 
 
 def _query(text: str) -> Query:
@@ -69,23 +70,22 @@ async def _caught_up(asker: Asker) -> dict[str, Row]:
     return {row.id: row for row in rows}
 
 
-def _told(query: str, hits: Sequence[Hit], rows: Mapping[str, Row] | None, *, more: bool, whole: bool) -> str:
-    """`rows`: as of `_caught_up`; None: it has not come to its end. `whole`: all sessions are known by now.
-
-    (A log that cannot be read is no reason to ask again.)
-    """
-    rest = "" if whole and rows is not None else "\nNot everything could be searched yet: ask again in a moment.\n"
+def _told(query: str, hits: Sequence[Hit], rows: Mapping[str, Row] | None, *, more: bool, found: Hits) -> str:
+    """`rows`: as of `_caught_up`; None: it has not come to its end. A log that cannot be read is no reason to ask again."""
+    rest = "" if found.complete else "\nSome sessions could not be read to their end.\n"
+    if not found.whole or rows is None:
+        rest = "\nNot everything could be searched yet: ask again in a moment.\n"
     if not hits:
         return f"No matches found for: {query}\n{rest}"
     count = "1 match" if len(hits) == 1 else f"{len(hits)} matches"
     lines = [_line(replace(hit, row=(rows or {}).get(hit.row.id, hit.row))) for hit in hits]
     if more:
         rest = f"\nThere are older ones: more words find less, maxResults shows more.\n{rest}"
-    return f'Found {count} for "{query}", newest first:\n\n{"".join(lines)}{rest}'
+    return f'Found {count} for "{query}", newest first. {QUOTED}\n\n{"".join(lines)}{rest}'
 
 
 def _line(hit: Hit) -> str:
     row = hit.row
-    text = " ".join("".join(hit.snippet).split())[:TEXT]
-    title = f' "{row.title}"' if row.title else ""
+    text = flat("".join(hit.snippet), TEXT)
+    title = f' "{flat(row.title, TITLE)}"' if row.title else ""
     return f"  [{row.agent}/{row.id}{title} {hit.at}] {hit.entry} — [{_ROLES[hit.scope]}]: {text}\n"

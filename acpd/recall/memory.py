@@ -15,8 +15,10 @@ from msgspec import Struct
 
 from acpd.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RequestError
 from acpd.recall.asker import Asker, refused
-from acpd.recall.tools import MemoryGetArguments, MemorySearchArguments
+from acpd.recall.tools import QUOTED, MemoryGetArguments, MemorySearchArguments
+from acpd.redaction import masked
 from acpd.storage.contract import Key, Memory
+from acpd.wire.texts import plain_lines
 
 T = TypeVar("T", bound=Struct)
 
@@ -55,7 +57,7 @@ def _of(asker: Asker) -> tuple[Memory, Key]:
 async def _append(asker: Asker, params: bytes) -> Mapping[str, object]:
     said = _decoded("append", params, Append)
     memory, key = _of(asker)
-    return {"added": await memory.append(key, said.text)}
+    return {"added": await memory.append(key, _masked(said.text))}
 
 
 async def _read(asker: Asker, params: bytes) -> Mapping[str, object]:  # noqa: ARG001  there is nothing to say
@@ -66,8 +68,13 @@ async def _read(asker: Asker, params: bytes) -> Mapping[str, object]:  # noqa: A
 async def _consolidate(asker: Asker, params: bytes) -> Mapping[str, object]:
     said = _decoded("consolidate", params, Consolidate)
     memory, key = _of(asker)
-    await memory.consolidate(key, said.seen, said.text)
+    await memory.consolidate(key, said.seen, _masked(said.text))
     return {}
+
+
+def _masked(text: str) -> str:
+    """Without what looks like a secret, line by line, whatever agent has said it: it is read for years."""
+    return "\n".join(masked(line, max(1, len(line))) for line in text.split("\n"))
 
 
 HANDLERS = {f"{METHODS}append": _append, f"{METHODS}read": _read, f"{METHODS}consolidate": _consolidate}
@@ -103,13 +110,13 @@ async def search(asker: Asker, said: MemorySearchArguments) -> str:
     if not found:
         return f"No matches found for: {said.query.strip()}"
     more = f", the newest {MATCHES} of them" if count > MATCHES else ""
-    return f"Found {count} {'match' if count == 1 else 'matches'}{more}:\n\n" + "\n".join(found) + "\n"
+    return f"Found {count} {'match' if count == 1 else 'matches'}{more}. {QUOTED}\n\n" + "\n".join(found) + "\n"
 
 
 def _newest(texts: Iterable[tuple[str, str]]) -> Iterable[tuple[str, int, str]]:
     """Path, number and text of each line: MEMORY.md from its beginning, ledgers from their ends."""
     for path, text in texts:
-        lines = [(path, number, line) for number, line in enumerate(text.splitlines(), 1)]
+        lines = [(path, number, line) for number, line in enumerate(plain_lines(text), 1)]
         yield from lines if path.endswith("MEMORY.md") else reversed(lines)
 
 
@@ -128,7 +135,7 @@ async def get(asker: Asker, said: MemoryGetArguments) -> str:
     if not found:
         raise refused(await _absent(memory, key, said.path))
     ((path, text),) = found
-    lines = text.splitlines()
+    lines = plain_lines(text)
     if not 1 <= said.startLine <= min(said.endLine, max(1, len(lines))):
         raise refused(f"{path} has {len(lines)} lines: startLine counts from 1, endLine is not before it")
     shown = _within(lines, said.startLine, min(said.endLine, said.startLine + LINES - 1))

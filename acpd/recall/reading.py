@@ -11,8 +11,9 @@ from msgspec import Raw
 
 from acpd.errors import SessionNotFound, StoreError
 from acpd.recall.asker import Asker, moved, refused
-from acpd.recall.tools import HistoryArguments, ListArguments
+from acpd.recall.tools import MORE, QUOTED, HistoryArguments, ListArguments
 from acpd.storage.contract import Key, Row
+from acpd.wire.texts import flat, plain_lines
 
 if TYPE_CHECKING:
     from acpd.storage.context import Message
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 SECONDS = 5.0
 LISTED = 50
 """Sessions of a list."""
-TITLE = 100
-"""Characters of a title."""
-FIRST, MORE = 50, 4
+TITLE, FOLDER = 100, 4096
+"""Characters of a title, and of a folder."""
+FIRST, GROWTH = 50, 4
 """Entries, from the end, that are read at first, and how many times as many where they are too few messages."""
 MOST = 16 * 1024 * 1024
 """Bytes of entries that are read, about; the first ones whatever their size."""
@@ -46,13 +47,13 @@ async def sessions(asker: Asker, said: ListArguments) -> str:
     newest = sorted(rows.values(), key=lambda row: (row.updatedAt, row.id), reverse=True)
     lines = [_listed(row, own=row.id == asker.session) for row in newest[:LISTED]]
     rest = f"\nThere are older ones than these {LISTED}: session_search finds what was said.\n" if len(newest) > LISTED else ""
-    return f"Sessions for agent {agent}, newest first:\n{''.join(lines)}{rest}"
+    return f"Sessions for agent {agent}, newest first. {QUOTED}\n{''.join(lines)}{rest}"
 
 
 def _listed(row: Row, *, own: bool) -> str:
-    title = f'"{row.title[:TITLE]}"' if row.title else "(no title)"
+    title = f'"{flat(row.title, TITLE)}"' if row.title else "(no title)"
     this = ", this session" if own else ""
-    return f"  - {row.id} — {title} ({row.messages} messages, updated {row.updatedAt}, in {row.cwd}{this})\n"
+    return f"  - {row.id} — {title} ({row.messages} messages, updated {row.updatedAt}, in {flat(row.cwd, FOLDER)}{this})\n"
 
 
 async def history(asker: Asker, said: HistoryArguments) -> str:
@@ -78,9 +79,9 @@ async def _history(asker: Asker, key: Key, count: int) -> str:
         lines = await journals.last(key, entries)
         messages = await asyncio.to_thread(_messages, lines, fold, own=key.session == asker.session)
         whole = len(lines) < entries
-        if whole or len(messages) > count or MORE * _size(lines) > MOST:
+        if whole or len(messages) > count or GROWTH * _size(lines) > MOST:
             break
-        entries *= MORE
+        entries *= GROWTH
     total = f"{len(messages)} total messages" if whole else f"{fold.messages} messages without its tools'"
     return await asyncio.to_thread(_told, key.session, total, messages, count)
 
@@ -92,11 +93,11 @@ def _size(lines: Sequence[Stored]) -> int:
 
 def _messages(lines: Sequence[Stored], fold: Fold, *, own: bool) -> list[Message]:
     """Folded, oldest first. `own`: who asks knows what its running turn has said."""
-    from acpd.storage.context import INTERRUPTED, Context, Message, decode_line, is_notice, text_block
+    from acpd.storage.context import INTERRUPTED, Context, Message, decode_line, is_notice, lines_of, text_block
 
     context = Context()
-    done = context.feed(line for line in lines if not is_notice(line)).splitlines()
-    running = [] if own and fold.turn is not None else context.finish().splitlines()
+    done = lines_of(context.feed(line for line in lines if not is_notice(line)))
+    running = [] if own and fold.turn is not None else lines_of(context.finish())
     found = [line for each in done if isinstance(line := decode_line(each), Message)]
     for line in (decode_line(each) for each in running):
         if isinstance(line, Message):
@@ -109,7 +110,7 @@ def _messages(lines: Sequence[Stored], fold: Fold, *, own: bool) -> list[Message
 def _told(session: str, total: str, messages: Sequence[Message], count: int) -> str:
     names = {call.toolCallId: call.title for message in messages for call in message.toolCalls or ()}
     texts = [_message(message, names) for message in messages[-count:]]
-    return f"Session {session} ({total}, showing last {len(texts)}):\n\n{''.join(texts)}"
+    return f"Session {session} ({total}, showing last {len(texts)}). {QUOTED}\n\n{''.join(texts)}"
 
 
 def _message(message: Message, names: dict[str, str]) -> str:
@@ -118,9 +119,10 @@ def _message(message: Message, names: dict[str, str]) -> str:
 
     role = _ROLES[message.role]
     if message.role == "tool":
-        role += f" {names.get(str(message.toolCallId), '')[:TITLE]}".rstrip()
+        role += f" {flat(names.get(str(message.toolCallId), ''), TITLE)}".rstrip()
     content = blocks_decoder().decode(b"[%b]" % b",".join(map(bytes, message.content)))
     text = "\n".join(map(block_text, content))
     cut = f"{text[:SHOWN]}… [truncated]" if len(text) > SHOWN else text
-    calls = "".join(f"\n  calls {call.title[:TITLE]}" for call in message.toolCalls or ())
-    return f"[{role}]: {cut}{calls}\n"
+    quoted = f"\n{MORE}".join(plain_lines(cut))
+    calls = "".join(f"\n  calls {flat(call.title, TITLE)}" for call in message.toolCalls or ())
+    return f"[{role}]: {quoted}{calls}\n"

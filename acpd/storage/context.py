@@ -7,6 +7,7 @@ Lines of the context file (docs/architecture.md, "Layout on disk"):
 
 - A message has the id of the entry of its first chunk; a tool's result that of the last entry that spoke of it, or, where
   only the call's own did, that id with "-result". `parentId` is the line before.
+- What an agent says behind a call is another message, unless both have one messageId and the call has no result yet.
 - Every call has exactly one result, behind the message that made it and before the next. A turn that is over leaves none
   open: "[interrupted: no result]". What an agent says of a call after its turn is no part of the context.
 - Thoughts, plans and notices are not given to a model. The newest compaction of the path (acpd.storage.cuts) is a summary,
@@ -95,6 +96,11 @@ _decode_plain = msgspec.json.Decoder(_PlainText).decode
 _decode_array = msgspec.json.Decoder(list[Raw]).decode
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
+
+
+def lines_of(text: bytes) -> list[bytes]:
+    r"""What `feed` and `finish` give, without the ends; a line ends at `\n` and nowhere else."""
+    return text.split(b"\n")[:-1]
 
 
 def is_notice(line: Stored) -> bool:
@@ -187,7 +193,7 @@ class Context:
     def _chunk(self, line: Stored, name: str) -> None:
         message = self._message
         role = _ROLES[line.kind]
-        if message is None or message.role != role or message.name != name:
+        if message is None or message.role != role or message.name != name or message.is_followed:
             message = self._begin(line, role, name)
         message.add(_decode_content(slots.params_of(line)).update.content)
 
@@ -260,7 +266,7 @@ class Context:
         if isinstance(line, Message):
             line.parentId = self.parent
         self.parent = line.id
-        self._done.append(_encode(line) + b"\n")
+        self._done.append(_encode(line).replace(b"\r", b" ") + b"\n")  # between an agent's tokens; some read it as a line's end
 
     def _summarise(self, cut: Cut) -> None:
         self._write(Summary(id=cut.id, at=cut.at, text=cut.text, upTo=cut.entry or self.parent))
@@ -288,6 +294,11 @@ class _Said:
     def answered(self) -> bool:
         """Whether it made calls and has all their results: a further call was made with the knowledge of them."""
         return bool(self.calls) and all(called.status in _DONE for called in self.calls)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a text that comes now is another message: behind the calls of one without a name, or behind their results."""
+        return bool(self.calls) and (not self.name or self.answered)
 
     def add(self, block: Raw) -> None:
         size = len(block)

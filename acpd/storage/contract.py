@@ -36,6 +36,10 @@ class Key(Struct, frozen=True):
     user: str | None = None
 
 
+SPARED = frozenset({"choices", "plan", "remembered", "saying", "tool_context", "usage"})
+"""Values without which a session can go on: one of them that cannot be read costs itself, and is left as it is."""
+
+
 class Session(ABC):
     """Named state of sessions: whole JSON values, replaced as one.
 

@@ -113,6 +113,8 @@ class Documents:
 
     def _call(self, line: Stored, seen: updates.ToolCall | updates.ToolCallUpdate) -> None:
         called = self._calls.get(seen.toolCallId)
+        if self._message is not None and not self._message.name:
+            self._message = None  # what comes is another one
         if called is None:
             called = self._begin(line, _Called(line))
             self._calls[seen.toolCallId] = called

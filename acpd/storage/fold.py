@@ -13,6 +13,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from acpd.wire.lines import Header, Stored
+from acpd.wire.titles import is_command, plain_title
 
 
 class Fold:
@@ -39,6 +40,7 @@ class Fold:
         "last_id",
         "leaf",
         "link",
+        "may_be_named",
         "messages",
         "plan",
         "prompted",
@@ -61,6 +63,8 @@ class Fold:
         self.branched = False
         """Whether the path to the leaf is not simply every entry of the file in order."""
         self.title = ""
+        self.may_be_named = True
+        """Whether the next prompt may give it a title: it has none, or only that of a prompt that was a command."""
         self.cwd = self.folder = ""
         """Where the project is now, if it has moved since the header was written: see `moved`."""
         self.directories: tuple[str, ...] = ()
@@ -202,7 +206,8 @@ class Fold:
         if line.params is not UNSET:
             self.info = line
         if line.title is not None:
-            self.title = line.title
+            self.title = plain_title(line.title)
+            self.may_be_named = not self.title or (line.params is UNSET and is_command(self.title))
         if line.cwd:
             self.cwd, self.folder, self.directories = line.cwd, line.folder, line.additionalDirectories
 

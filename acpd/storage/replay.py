@@ -30,6 +30,7 @@ from acpd.storage.fold import Fold
 from acpd.wire import frames, mend, splice
 from acpd.wire.framer import Framer
 from acpd.wire.lines import Stored
+from acpd.wire.titles import plain_title
 
 LIMIT = 4 * 1024 * 1024
 """Bytes of one composed text or tool call."""
@@ -233,7 +234,7 @@ class Replay:
             line = found[0]
             text = bytes(frames.decode_params(slots.params_of(line)).update)
             said = _decode_titled(text).title
-            if title and said is not None and said != title:
+            if title and said is not None and (said is UNSET or plain_title(said) != title):
                 text = splice.replace(text, "title", _encode(title))
             out.append(self._framer.frame(line, text))
 

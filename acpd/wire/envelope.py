@@ -83,6 +83,13 @@ def mend_surrogates(text: bytes) -> bytes:
     return _SURROGATE.sub(lambda match: rb"\ufffd" if match[1] else match[0], text)
 
 
+def in_line(text: bytes) -> bytes:
+    """Kept JSON text as a part of a message, whoever wrote it: with no line end between its tokens, no lone surrogate in it."""
+    if b"\n" in text or b"\r" in text:  # in a string neither stands as it is
+        text = text.replace(b"\r", b" ").replace(b"\n", b" ")
+    return mend_surrogates(text) if b"\\u" in text else text
+
+
 def valid_id(raw: bytes) -> bool:
     """Whether this is a string, an integer or null (JSON-RPC 4; ACP v1 RequestId)."""
     return _ID.match(raw) is not None

@@ -1,4 +1,7 @@
-"""A session's title from its first prompt."""
+"""A session's title: the agent's, else the first line of its first prompt that is no command, else of the first one.
+
+Wherever it is from, it is one line of at most LIMIT characters without tags that an editor has put in, and without controls.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ LIMIT = 80
 _ANYWHERE = re.compile(r"<(system-reminder|context)\b[^<>]*>")
 _LEADING = re.compile(r"\s*<([A-Za-z][\w.:-]*)([^<>]*)>")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_COMMAND = re.compile(r"/[A-Za-z][\w:.-]*(?:\s|\Z)")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _JOINERS = "\u200d\ufe0e\ufe0f"
 
@@ -37,12 +41,18 @@ def first_line_title(prompt: bytes) -> str:
     except (msgspec.DecodeError, RecursionError):
         return ""
     for block in blocks:
-        if block.type == "text" and (title := _title(block.text)):
+        if block.type == "text" and (title := plain_title(block.text)):
             return title
     return ""
 
 
-def _title(text: str) -> str:
+def is_command(title: str) -> bool:
+    """Whether it says `/compact`, and not what the session is about."""
+    return _COMMAND.match(title) is not None
+
+
+def plain_title(text: str) -> str:
+    """As of a prompt, of any text: what an agent calls its session, for example."""
     text = _without_injected(text)
     for line in text[_after_leading(text) :].splitlines():
         clean = " ".join(_CONTROL.sub("", _ESCAPE.sub("", line)).split())

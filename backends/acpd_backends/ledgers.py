@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from acpd.errors import StoreError
 from acpd.storage.contract import Key, Memories, Memory
+from acpd.wire.texts import plain_lines
 from acpd_backends.files import FILES, Files, failed, is_abandoned
 from acpd_backends.names import Layout
 
@@ -274,13 +275,13 @@ def _plain(line: str) -> str:
 
 
 def _said(texts: Iterable[str]) -> Iterable[str]:
-    return (plain for text in texts for line in text.splitlines() if (plain := _plain(line)))
+    return (plain for text in texts for line in plain_lines(text) if (plain := _plain(line)))
 
 
 def _new(text: str, known: set[str]) -> list[str]:
     """The lines that say something that is not known. None of them looks like the head of a section."""
     found: list[str] = []
-    for line in text.splitlines():
+    for line in plain_lines(text):
         plain = _plain(line)
         if plain and plain not in known:
             known.add(plain)

@@ -276,7 +276,7 @@ def search(db: Connection, find: Find, rows_of: Callable[[Collection[int]], Mapp
 
 
 def _search(db: Connection, find: Find, rows_of: Callable[[Collection[int]], Mapping[int, Row]]) -> Hits:
-    complete = not query(db, "SELECT 1 FROM session WHERE late LIMIT 1")
+    complete = current(db) and not query(db, "SELECT 1 FROM session WHERE late LIMIT 1")
     sql, values = _matching(find)
     if not sql:
         return Hits([], more=False, complete=complete)

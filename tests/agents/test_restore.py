@@ -18,8 +18,9 @@ from acpd.config import AgentChoice
 from acpd.errors import AgentError, AgentExited
 from acpd.session import LiveSession
 from acpd.turn import Turn
+from acpd_backends.states import WorkspaceSession
 from tests.agents.house import AGENT, House, shown, turn, wire
-from tests.core.world import Editor, prompt, until
+from tests.core.world import Editor, attach, prompt, until
 from tests.support.store import Json
 
 NOTICE = "could not restore its own memory"
@@ -364,6 +365,49 @@ async def test_kept_state_comes_back(house: House) -> None:
     again = await house.reopened(session, house.host(*host_options(house)))
     assert ["counter 2 kept"] == (await turn(again, "counter"))[0]
     assert {"acpd.dev/state": {"counter": 1}} == params_of(house, "session/resume")["_meta"]
+
+
+ODD = '{"a":\r\n ["\u2028\u2029\x85\\u000b", "\\r\\n"],\r"b": "\\ud800"}\n'
+"""JSON as a person or another program may have laid it out, with all that some take for the end of a line."""
+
+
+async def test_kept_state_is_one_line(house: House) -> None:
+    """However a value was laid out in the store, it is told on the line of one message, and no other text is changed."""
+    session = await made(house)
+    assert ["counter 1 kept"] == (await turn(session, "counter"))[0]
+    await house.store.session.save(session.key, "odd", ODD.encode())
+    again = await house.reopened(session, house.host(*host_options(house)))
+    assert ["counter 2 kept"] == (await turn(again, "counter"))[0]
+    told = params_of(house, "session/resume")["_meta"]["acpd.dev/state"]
+    assert {"counter": 1, "odd": {"a": ["\u2028\u2029\x85\x0b", "\r\n"], "b": "\ufffd"}} == told
+    assert ODD.encode() == await house.store.session.load(session.key, "odd")
+
+
+async def test_what_cannot_be_read_beside_the_memory_costs_itself(house: House) -> None:
+    """The agent goes on without, the user is told, and nothing is put in its place until it is gone; with a memory that cannot
+    be read the prompt is an error.
+    """
+    session = await made(house)
+    for name in ("plan", "memory"):
+        assert [f"{name} kept"] == (await turn(session, f"state {name} 1"))[0]
+    states = house.store.session
+    assert isinstance(states, WorkspaceSession)
+    plan, memory = (states._path(session.key, name) for name in ("plan", "memory"))
+    plan.write_bytes(b"{")
+    again = await house.reopened(session, house.host(*host_options(house)))
+    attach(again, editor := Editor())
+    told, _ = await turn(again, "state plan 2", editor)
+    assert "What the agent keeps as plan cannot be read" in told[-2]
+    assert told[-1].startswith("plan error -32603")
+    assert {"acpd.dev/state": {"memory": 1}} == params_of(house, "session/resume")["_meta"]
+    assert b"{" == plan.read_bytes()
+    plan.unlink()
+    assert ["plan kept"] == (await turn(again, "state plan 2", editor))[0]
+    assert b"2" == plan.read_bytes()
+    memory.write_bytes(b"{")
+    broken = await house.reopened(again, house.host(*host_options(house)))
+    _, answer = await turn(broken, "say hi")
+    assert str(memory) in answer["error"]["message"]
 
 
 async def test_an_agent_may_not_write_acpds_own_state(house: House) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -50,6 +51,15 @@ async def test_a_call_goes_on_with_its_own_state(store: Session) -> None:
     assert "" == await said(store, "x", session_id="s", session_key="k")
     assert "one,two" == await said(store, "three", session_id="s")
     assert b'["x"]' == await store.load(Key("notes", "k"), "memory")
+
+
+async def test_a_state_however_it_is_laid_out(store: Session) -> None:
+    """Lines of a person's are no lines of the connection; what looks like an end of one within a text stays, and is kept."""
+    odd = "\u2028\u2029\x85\x0b\r\n"
+    await store.save(Key("notes", "s"), "memory", b'[\r\n  "one\\ud800",\r"two"\n]\n')
+    async with asyncio.timeout(5):  # of half a line nobody hears again
+        assert "one\ufffd,two" == await said(store, odd, session_id="s")
+    assert f"one\ufffd,two,{odd}" == await said(store, "x", session_id="s")
 
 
 async def test_a_call_may_bring_its_own_session(store: Session, tmp_path: Path) -> None:
@@ -122,6 +132,46 @@ async def test_a_state_that_cannot_be_read_is_left_alone(tmp_path: Path) -> None
     with pytest.raises(StateUnreadable):
         await said(store, "two", session_id="s")
     assert b'["one' == file.read_bytes()
+
+
+async def test_permissions_that_cannot_be_read_cost_themselves(tmp_path: Path) -> None:
+    """What is asked is asked again; nothing takes the place of what cannot be read."""
+    store, asked = WorkspaceSession(tmp_path, sync=False), list[object]()
+
+    async def during(turn: Turn) -> None:
+        async with turn.tool("Look", name="look") as tool:
+            assert await turn.allowed(tool, "look")
+            await tool.finish()
+
+    key = Key("notes", "notes")
+    await store.save(key, "tool_context", b"1")
+    file = store._path(key, "tool_context")
+    file.write_bytes(b"{")
+
+    def allowed(params: object) -> bool:
+        asked.append(params)
+        return True
+
+    for _ in range(2):
+        await call(Notes(during), "a", configured=store, allowed=allowed)
+    assert (b"{", 2) == (file.read_bytes(), len(asked))
+
+
+async def test_an_agent_that_exits_ends_no_caller(store: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor does a task that it has started, and left behind; the next call works, and other tasks of the caller are its own."""
+
+    async def leaving() -> None:
+        sys.exit(3)
+
+    async def during(_: Turn) -> None:
+        asyncio.create_task(leaving())  # noqa: TID251, RUF006
+        await asyncio.sleep(0)
+        sys.exit(4)
+
+    with pytest.raises(RequestError):
+        await call(Notes(during), "one", configured=store)
+    assert "SystemExit(4)" in capsys.readouterr().err
+    assert "one" == await said(store, "two")
 
 
 async def test_permissions_and_updates(tmp_path: Path) -> None:

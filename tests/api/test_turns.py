@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from acpd.api.shapes import Location, PlanEntry, Stop
+from acpd.api.session import Session
+from acpd.api.shapes import Location, Option, PlanEntry, Stop
 from acpd.api.turn import Turn
-from acpd.errors import AUTH_REQUIRED, FileFailed, Refused, RequestError, TerminalFailed
+from acpd.errors import AUTH_REQUIRED, INTERNAL_ERROR, FileFailed, Refused, RequestError, TerminalFailed
 from tests.api.desk import ABLE, PATIENCE, Counted, Editor, Json, Scripted, cancel_note, joined, keeps, option
 
 
@@ -191,6 +194,79 @@ async def test_a_bug_costs_one_turn(capfd: pytest.CaptureFixture[str]) -> None:
         assert "failed" == editor.updates("tool_call_update")[0]["status"]
         assert "end_turn" == await editor.prompt(name, "on")
     assert "ZeroDivisionError: secret" in capfd.readouterr().err
+
+
+FAIL: list[Json] = [{"type": "text", "text": "fail"}]
+
+
+class Odd(BaseException):
+    """As libraries have them for what nobody should catch."""
+
+
+async def _raising(error: BaseException) -> None:
+    raise error
+
+
+async def _in_a_group(error: BaseException) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_raising(error))
+
+
+async def _in_a_thread(error: BaseException) -> None:
+    def work() -> None:
+        raise error
+
+    await asyncio.to_thread(work)
+
+
+@pytest.mark.parametrize("how", [_raising, _in_a_group, _in_a_thread])
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), Odd("x"), GeneratorExit()])
+async def test_what_would_end_the_program_costs_one_turn(
+    error: BaseException, how: Callable[[BaseException], Awaitable[None]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """SystemExit and its like, wherever they come from in a turn, are a bug as any other."""
+
+    async def work(turn: Turn) -> None:
+        if turn.text == "fail":
+            await how(error)
+        await turn.say("works")
+
+    async with joined(Scripted(work)) as (editor, _):
+        session = await editor.new()
+        assert INTERNAL_ERROR == (await editor.refusal("session/prompt", {"sessionId": session, "prompt": FAIL})).code
+        assert "end_turn" == await editor.prompt(session, "go on")
+    assert type(error).__name__ in capfd.readouterr().err
+
+
+async def test_what_would_end_the_program_elsewhere(capfd: pytest.CaptureFixture[str]) -> None:
+    """In a task that nobody awaits, in what is no coroutine, and at the end of a session: it is told, and that is all."""
+
+    class Leaving(Scripted):
+        def options(self, session: Session, /) -> list[Option]:
+            return sys.exit("options") if session.turn is None and session.cwd == Path("/") else []
+
+        def answered(self, session: Session, /) -> None:
+            sys.exit("answered")
+
+        async def closed(self, session: Session, /) -> None:
+            sys.exit("closed")
+
+        async def disconnected(self) -> None:
+            sys.exit("disconnected")
+
+    lost: list[asyncio.Task[None]] = []
+
+    async def work(turn: Turn) -> None:
+        turn.session.spawn(_raising(SystemExit("spawned")), "spawned")
+        lost.append(asyncio.create_task(_raising(SystemExit("lost"))))  # noqa: TID251
+        await asyncio.wait(lost)
+
+    async with joined(Leaving(work)) as (editor, _):
+        assert INTERNAL_ERROR == (await editor.refusal("session/new", {"cwd": "/", "mcpServers": []})).code
+        assert "end_turn" == await editor.prompt(await editor.new())
+    said = capfd.readouterr().err
+    assert all(f"SystemExit('{each}')" in said for each in ("options", "answered", "closed", "disconnected", "spawned"))
+    assert "lost" in str(lost[0].exception())
 
 
 async def everything(turn: Turn) -> None:

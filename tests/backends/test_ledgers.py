@@ -69,6 +69,15 @@ async def test_what_is_there_is_not_said_twice(tmp_path: Path) -> None:
     assert before == contents(tmp_path)
 
 
+async def test_a_fact_is_one_line(tmp_path: Path) -> None:
+    """What could look like the end of a line, or the head of a section, within a fact is neither; it is not said twice."""
+    made = memory(tmp_path)
+    odd = "- one\u2028## 2026-01-01T00:00:00Z session x\rtwo\x85three\r"
+    assert (1, 0) == (await made.append(KEY, odd), await made.append(KEY, odd))
+    ((_, text),) = await made.texts(KEY)
+    assert "- one ## 2026-01-01T00:00:00Z session x two three" == text.splitlines()[-1]
+
+
 @pytest.mark.parametrize("backend", NAMES)
 async def test_users_and_agents_are_apart(backend: str, tmp_path: Path) -> None:
     """In every backend; and names of any kind stay inside the store."""

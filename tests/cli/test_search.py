@@ -93,7 +93,7 @@ def test_search_for_people(plain: Shelf) -> None:
     """A heading for each session, its hits below; on a terminal the matches are bold and what was said steers nothing."""
     plain.add("s1", talk("e", "a needle\x1b[31m", "needle\nhay"))
     ran = plain.run("search", "--all", "needle", TZ="UTC")
-    heading = "s1  2026-11-01 10:00  agent  About a needle\x1b[31m"
+    heading = "s1  2026-11-01 10:00  agent  About a needle"
     assert [heading, "  answer   needle hay", "  prompt   a needle\x1b[31m"] == ran.out.splitlines()
     shown = acpd.on_terminal(plain.home, "search", "--all", "needle").out
     assert "  prompt   a \x1b[1mneedle\x1b[m\\x1b[31m" in shown.splitlines()
@@ -145,6 +145,19 @@ def test_what_cannot_be_searched_for(plain: Shelf, words: list[str], says: str) 
     ran = plain.run("search", *words)
     assert (2, "", 1) == (ran.code, ran.out, ran.err.count("\n"))
     assert says in ran.err
+
+
+def test_a_log_that_cannot_be_read_is_told(plain: Shelf) -> None:
+    """On stderr, whatever is asked for; what the other logs say is found."""
+    for name in ("s1", "s2"):
+        plain.add(name, talk(f"{name}-", "needle", "x"))
+    assert "" == plain.run("ls", "--all").err
+    (log,) = below(plain.home, "s1.log.jsonl")
+    log.write_bytes(b"no header\n")
+    for flags in ([], ["--json"]):
+        ran = plain.run("search", "--all", "needle", *flags)
+        assert ("s2" in ran.out, ran.err.count("\n")) == (True, 1)
+        assert ran.err.startswith("acpd: not everything could be searched: ")
 
 
 def test_a_deleted_log_is_found_no_more(plain: Shelf) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -17,10 +18,13 @@ from acpd.needs import Store
 from acpd.storage.contract import Catalog, Journals, Key, Row, SearchCatalog
 from acpd.storage.hits import Batch, Find, Hit
 from acpd.storage.queries import parse
+from acpd.turn import Turn
 from acpd.wire.lines import Header, Stored
+from acpd_backends.catalog import SqliteCatalog
+from acpd_backends.sqlite import RULES, execute
 from tests.agents.house import House
 from tests.core.desk import Desk, desk
-from tests.core.world import Editor, World, attach, prompt
+from tests.core.world import Editor, World, attach, dumps, prompt, until
 
 LOOPS = ("uvloop",)
 
@@ -41,6 +45,7 @@ async def found(one: Desk, text: str, **params: Any) -> list[str]:
 
 async def test_what_was_just_said_is_found(house: House) -> None:
     """The prompt and the answer of a turn, as soon as it is over; with the session, the entry and the words around."""
+    await house.store.catalog.recover(house.store.journals)  # as every start does
     async with desk(house, house.host()) as one:
         session = await one.new()
         await one.prompt(session, "say the resolveTerminalPath is wrong")
@@ -148,6 +153,40 @@ async def test_a_turn_that_is_over_is_found_while_the_next_one_runs(world: World
     await voice.prompted(2)
     await world.registry.searchable()
     assert ["the needle of before"] == ["".join(hit.snippet) for hit in await hits(world.store.catalog, "needle")]
+
+
+async def test_what_is_not_complete_says_so(house: House) -> None:
+    """While the catalog is made anew or compared with the logs, while one is not read, could not be put, or a turn runs."""
+    async with desk(house, house.host()) as one:
+        registry, catalog = house.registry, house.store.catalog
+        session = await one.new()
+        await one.prompt(session, "say needle")
+        await catalog.recover(house.store.journals)
+
+        async def complete() -> bool:
+            answer = await one.ask("_acpd/search", query="needle")
+            assert answer["hits"]
+            return bool(answer["complete"])
+
+        assert await complete()
+        registry.compared = False
+        assert not await complete()
+        registry.compared = True
+        assert isinstance(catalog, SqliteCatalog)
+        database = catalog._database
+        await database.write(lambda db: execute(db, "DELETE FROM meta WHERE name = 'complete'"))
+        assert not await complete()
+        await catalog.recover(house.store.journals)
+        await database.write(lambda db: execute(db, "INSERT OR REPLACE INTO meta VALUES ('rules', '0')"))
+        assert not await complete()
+        await database.write(lambda db: execute(db, f"UPDATE meta SET value = '{RULES}' WHERE name = 'rules'"))
+        assert await complete()
+        running = asyncio.ensure_future(one.prompt(session, "hang"))  # noqa: TID251
+        await until(lambda: registry.live[session].state is Turn.RUNNING)
+        assert not await complete()
+        one.peer.notify("session/cancel", dumps({"sessionId": session}))
+        await running
+        assert await complete()
 
 
 async def test_a_store_without_search_says_so(house: House) -> None:

@@ -13,6 +13,7 @@ from acpd.storage.contract import Row
 from acpd.wire.lines import Header
 from tests.agents.house import House
 from tests.core.desk import desk, listed
+from tests.core.world import dumps
 
 LOOPS = ("uvloop",)
 
@@ -52,6 +53,35 @@ async def test_a_cursor_that_is_none_is_refused(house: House, cursor: str) -> No
         with pytest.raises(RequestError) as raised:
             await one.ask("session/list", cursor=cursor)
         assert -32602 == raised.value.code
+
+
+async def test_titles_are_one_line_wherever_they_are_from(house: House) -> None:
+    """An agent's title, of its session or in its list, and that of a prompt: without tags, controls and what is over 80
+    characters. A command is a title only as long as nothing else was prompted.
+    """
+    odd = "<context>x</context>\x1b[31mred\x07 \u202ealert" + " y" * 100
+    plain = ("red alert" + " y" * 100)[:80].rstrip()
+    async with desk(house, house.host()) as one:
+        session = await one.new()
+
+        async def title() -> object:
+            (row,) = [each for each in await listed(one) if each["sessionId"] == session]
+            hits = (await one.ask("_acpd/search", query="say"))["hits"]
+            assert {row["title"]} >= {hit["title"] for hit in hits}
+            assert row["title"] == house.registry.live[session].fold.title
+            return row["title"]
+
+        for prompted, wanted in (
+            ("/compact now", "/compact now"),
+            ("/clear", "/compact now"),
+            (f"say {odd}", f"say {plain}"[:80].rstrip()),
+            ("say more", f"say {plain}"[:80].rstrip()),
+            (f"title {odd}", plain),
+            ("/compact", plain),
+        ):
+            await one.prompt(session, prompted)
+            assert wanted == await title()
+        assert plain == json.loads(listing._marked(dumps({"sessionId": "x", "cwd": "/", "title": odd})))["title"]
 
 
 async def test_a_row_says_what_a_client_may_know(house: House) -> None:

@@ -380,18 +380,19 @@ async def test_off_is_off(why: str, server: ModelServer, tmp_path: Path) -> None
 
 
 async def test_what_is_remembered_is_in_the_instructions(server: ModelServer, tmp_path: Path) -> None:
-    """Of this user and agent alone; the newest too; and where nobody tells it in time, the turn goes on without."""
+    """Of this user and agent alone, without secrets, the newest too; where nobody tells it in time, turns go on without."""
     acpd, other = Acpd(tmp_path), Acpd(tmp_path, Key("native", "s1", "bob"))
     off(lambda: acpd.memory._append(WHOSE, "- old"))
     seen = acpd.read().seen
-    off(lambda: acpd.memory._consolidate(WHOSE, seen, b"# Drinks tea\n"))
-    off(lambda: acpd.memory._append(WHOSE, "- and coffee"))
+    off(lambda: acpd.memory._consolidate(WHOSE, seen, b"# Drinks tea\nThe password is hunter22, the key " + KEY.encode()))
+    off(lambda: acpd.memory._append(WHOSE, "- and coffee, token=abcdef123456"))
     for mine, found in ((acpd, True), (other, False)):
         server.canned = says("one")
         async with at(server, mine) as editor:
             await editor.prompt(await editor.new(tmp_path), "first")
         first = json.dumps(server.bodies.pop())
         assert [found] * 3 == [word in first for word in ("# Drinks tea", "- and coffee", "notes, not instructions")]
+        assert [] == [secret for secret in ("abcdef123456", "hunter22", KEY) if secret in first]
 
 
 async def test_a_turn_does_not_wait_for_what_is_remembered(

@@ -59,8 +59,9 @@ def test_s03_whatever_becomes_of_a_turn_the_next_one_knows_it(native: Native, ou
     assert '"c1"' in native.told()
 
 
-def test_a_lost_snapshot_is_made_again_of_the_log(native: Native) -> None:
-    """Without the model's memory the agent is told the conversation from the log, and the user is told so.
+@pytest.mark.parametrize("left", [None, b"{}"])
+def test_a_lost_snapshot_is_made_again_of_the_log(native: Native, left: bytes | None) -> None:
+    """Without the model's memory, or with an empty one, the agent is told the conversation from the log; the user is told so.
 
     What is kept beside it - what was always allowed, the plan, what was used - stays.
     """
@@ -73,7 +74,8 @@ def test_a_lost_snapshot_is_made_again_of_the_log(native: Native) -> None:
     with native.client(lambda _: {"outcome": {"outcome": "selected", "optionId": "always"}}) as client:
         session = client.new(native.cwd)
         client.prompt(session, "remember the word oleander")
-    native.state(session, "memory").unlink()
+    memory = native.state(session, "memory")
+    memory.unlink() if left is None else memory.write_bytes(left)
     native.model.canned = [answer("chat", calls=[("c3", "run", run)])]
     with native.client() as client:
         client.load(session, native.cwd)

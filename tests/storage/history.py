@@ -57,11 +57,13 @@ class Log:
     """The lines of one log. Ids are e1, e2, ...; a chunk without a messageId gets one as a session would give it.
 
     `told`: updates say of themselves what a replay wants to know, as a session writes them; without, they must be looked into.
+    `named`: whether a session gives it.
     """
 
-    def __init__(self, *, told: bool = False) -> None:
+    def __init__(self, *, told: bool = False, named: bool = True) -> None:
         self.lines: list[Stored] = []
         self.told = told
+        self.named = named
         self.leaf: str | None = None
         self._message = ("", "")
 
@@ -85,7 +87,7 @@ class Log:
             if isinstance(value.get("title"), str):
                 body += b',"title":' + dumps(value["title"])
             return self._add(FACTS[kind], body, is_fact=True)
-        if kind in CHUNKS and not value.get("messageId"):
+        if kind in CHUNKS and not value.get("messageId") and self.named:
             body += b',"messageId":' + dumps(self._given(kind))
         elif kind in CHUNKS:
             self._message = ("", "")

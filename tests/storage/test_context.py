@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acpd.storage import context
-from acpd.storage.context import Context, Line
+from acpd.storage.context import Context, Line, lines_of
 from acpd.storage.primer import Primed, Primer
 from acpd.wire.lines import Stored
-from tests.storage.history import Log, content, text
+from tests.storage.history import Log, content, dumps, text
 from tests.storage.test_replay import history, turns
 from tests.support.paths import SHARED
 
@@ -75,6 +75,18 @@ def test_blocks_are_kept_as_they_were() -> None:
     assert folded(log)[0]["content"] == [text("a"), image, text("b")]
 
 
+def test_a_line_is_one_to_everybody() -> None:
+    """White space of an agent's that some take for the end of a line is none; what its texts have stays."""
+    odd = "a\u2028b\x85c\r\n"
+    log = Log().prompt(text(odd)).turn("running")
+    log.update(
+        dumps({"sessionUpdate": "agent_message_chunk", "content": text(odd) | {"annotations": {}}}).replace(b",", b",\r")
+    )
+    raw = context_lines(log.path())
+    assert [odd, odd] == [json.loads(line)["content"][0]["text"] for line in lines_of(raw)]
+    assert lines_of(raw) == raw.splitlines()
+
+
 def test_parallel_calls_have_their_results_by_id() -> None:
     """Each call is matched with its result by id, whatever the order; the results stand behind their message."""
     log = Log().prompt(text("u")).turn("running").say("m").call("c1", kind="read", rawInput={"path": "a"}).call("c2")
@@ -96,6 +108,22 @@ def test_a_call_after_results_is_a_new_message() -> None:
     log = Log().call("c1", status="completed", content=[content("A")]).call("c2", status="completed")
     assert [line["role"] for line in folded(log)] == ["assistant", "tool", "assistant", "tool"]
     assert [line["id"] for line in folded(log)] == ["e1", "e1-result", "e2", "e2-result"]
+
+
+def test_text_behind_a_call_is_another_message() -> None:
+    """Where nothing else says so, or the result was there; texts and results stay in the order in which they were said."""
+    log = Log(named=False).prompt(text("u")).turn("running").say("a").call("c1").say("b").patch("c1", status="completed")
+    log.say("b").call("c2", status="completed", content=[content("C")]).say("d", "m").turn("ended")
+    assert told(folded(log)) == [
+        ("user", "u"),
+        ("assistant", "a"),
+        ("tool", "[no output]"),
+        ("assistant", "bb"),
+        ("tool", "C"),
+        ("assistant", "d"),
+    ]
+    log = Log().say("a", "m").call("c1").say("b", "m").patch("c1", status="completed").say("c", "m")
+    assert told(folded(log)) == [("assistant", "ab"), ("tool", "[no output]"), ("assistant", "c")]
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,12 @@ def test_a_turn() -> None:
     assert (5, "2026-11-30T12:00:05.000Z") == (all_of(log.lines)[2].seq, all_of(log.lines)[2].at)
 
 
+def test_text_behind_a_call() -> None:
+    """Is a message of its own where nothing says that both are one; so no words are made of two."""
+    log = Log().say("I ").say("see").call("Edit").patch("Edit", status="completed").say("done")
+    assert [("e1", "answer", "I see"), ("e3", "tool", "Edit"), ("e5", "answer", "done")] == short(all_of(log.lines))
+
+
 def test_what_a_prompt_links_to() -> None:
     """Files that a prompt names are its paths; the text of an embedded one is its own."""
     link = {"type": "resource_link", "name": "login.py", "uri": "file:///src/login.py"}

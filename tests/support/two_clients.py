@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
+from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from tests.support import store
@@ -47,12 +48,17 @@ class House(Protocol):
         ...
 
 
-class TwoClients(RuleBasedStateMachine):
-    """See the module."""
+class First(BaseException):
+    """There was a failure. No Exception: Hypothesis ends with it, and does not look whether it comes again."""
 
-    def __init__(self, house: House) -> None:
+
+class TwoClients(RuleBasedStateMachine):
+    """See the module. `failures`: where one is put before all ends with `First`; without it is raised."""
+
+    def __init__(self, house: House, failures: list[Exception] | None = None) -> None:
         super().__init__()
         self.house = house
+        self.failures = failures
         self.deeds = Deeds()
         self.here: dict[str, Sitting] = {}
         self.epoch = 0
@@ -67,10 +73,21 @@ class TwoClients(RuleBasedStateMachine):
     def deed(self, *, calm: bool = False) -> Generator[None]:
         """One rule's work; acpd comes to rest behind it if it is to."""
         self.sound = False
-        yield
-        if calm and self.here:
-            self.rest()
+        with self._at_once():
+            yield
+            if calm and self.here:
+                self.rest()
         self.sound = True
+
+    @contextlib.contextmanager
+    def _at_once(self) -> Generator[None]:
+        try:
+            yield
+        except Exception as error:
+            if self.failures is None:
+                raise
+            self.failures.append(error)
+            raise First from error
 
     def read(self) -> Record:
         return Record(store.log(self.house.home, self.session, torn=True))
@@ -247,7 +264,8 @@ class TwoClients(RuleBasedStateMachine):
             self.house.clear()
             return
         try:
-            self._finish()
+            with self._at_once():
+                self._finish()
         except BaseException:
             self.house.clear()
             raise
@@ -269,15 +287,27 @@ def is_seeded(config: pytest.Config) -> bool:
     return config.getoption("--hypothesis-seed") is not None
 
 
-def play(house: House, examples: int, steps: int, *, seeded: bool = False) -> None:
-    """The same deeds each time, but where --hypothesis-seed is given (`seeded`). Raises what the first bad example raises.
+def first_failure(house: House, examples: int, steps: int) -> Exception | None:
+    """What the first bad example of `play` raises. It need not come again, for it may depend on who is faster.
+
+    (The same deeds, which ended well before, are inconsistent to Hypothesis then.)
+    """
+    failures: list[Exception] = []
+    with contextlib.suppress(First, Flaky):
+        play(house, examples, steps, failures=failures)
+    return failures[0] if failures else None
+
+
+def play(house: House, examples: int, steps: int, *, seeded: bool = False, failures: list[Exception] | None = None) -> None:
+    """The same deeds each time, but where --hypothesis-seed is given (`seeded`). Raises what the first bad example raises;
+    `failures` as of TwoClients.
 
     No shrinking: what depends on who is faster does not shrink.
     """
 
     class Here(TwoClients):
         def __init__(self) -> None:
-            super().__init__(house)
+            super().__init__(house, failures)
 
     run_state_machine_as_test(
         Here,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
 from acpd.errors import INVALID_PARAMS, RequestError
-from acpd.wire import messages
+from acpd.wire import messages, titles
 from tests.support.schema import check, definitions
 from tests.wire.shapes import INVALID, JUNK, fullest, mended, mutated, spoilt, valid
 
@@ -337,6 +337,14 @@ def title(*texts: str) -> str:
 def test_a_title_is_the_first_line_that_a_person_wrote(text: str, wanted: str) -> None:
     """Injected blocks and control characters are cut; 80 characters, no half ones."""
     assert wanted == title(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"), [("/compact", True), ("/a:b c", True), ("/home/x is full", False), ("a /b", False)]
+)
+def test_a_command_is_told_from_a_title(text: str, is_one: bool) -> None:
+    """A name behind a slash, and no path."""
+    assert is_one == titles.is_command(text)
 
 
 def test_a_title_may_come_from_a_later_block() -> None:
