@@ -92,7 +92,7 @@ async def test_writing_outside_needs_a_permission_in_every_mode(work: Bench, tmp
         ("edit", {"old": "b", "new": "x"}, "a\nb\n", ("b", "x"), ("a\nb\n", "a\nx\n")),
     ],
 )
-async def test_what_is_wanted_outside_is_shown_before_it_is_asked_for(  # noqa: PLR0913
+async def test_what_is_wanted_outside_is_shown_before_it_is_asked_for(
     work: Bench,
     tmp_path: Path,
     name: str,
