@@ -156,6 +156,12 @@ class Remembering:
             self._task.cancel()
             self._task = None
 
+    def stop(self) -> None:
+        """It is not wanted any more."""
+        self._again = False
+        if self._task is not None:
+            self._task.cancel()
+
     async def close(self) -> None:
         """Give a job that has begun DRAIN seconds, if there is still somebody who takes what it finds; then it ends."""
         self.postpone()

@@ -20,7 +20,7 @@ from acpd.native import remembering
 from acpd.native.agent import NativeAgent
 from acpd.native.history import History
 from acpd.native.remembering import SECTION, SECTIONS, Remembering, digest, facts_in, hidden, news, sections_of
-from acpd.native.settings import Settings
+from acpd.native.settings import Settings, load
 from acpd.storage.contract import Key, Memories
 from acpd.tasks import Tasks
 from acpd_backends import ledgers
@@ -408,6 +408,50 @@ async def test_a_turn_does_not_wait_for_what_is_remembered(
         del editor.answers["_acpd/memory/read"]
         assert "end_turn" == await editor.prompt(name, "second")
     assert 2 == capfd.readouterr().err.count("nothing was remembered of session")
+
+
+@pytest.mark.usefixtures("quick")
+async def test_it_is_switched_off_and_on_while_it_runs(server: ModelServer, tmp_path: Path) -> None:
+    """What acpd.toml says of memory holds at once, for what is under way too; a file that cannot be read changes nothing."""
+    (tmp_path / "config").mkdir()
+    file = tmp_path / "config" / "acpd.toml"
+
+    def put(text: str) -> None:
+        file.write_text(f'[agents.native]\nmodel = "openai:m"\nmemory = {text}\n')
+
+    def write(text: str) -> None:
+        off(lambda: put(text))
+
+    def switched_off(params: Json) -> Json:
+        put("false # before the answer")
+        return keep(params) or {}
+
+    environ = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1", "ACPD_HOME": str(tmp_path)}
+    write("true")
+    made = off(lambda: NativeAgent(load((), environ), environ, lambda: load((), environ)))
+    acpd = Acpd(tmp_path / "store")
+    server.canned = says("one", "two", "three", "four", "- likes tea")
+    async with joined(made, OURS) as (editor, _):
+        acpd.serve(editor)
+        keep = editor.answers["_acpd/state"]
+        editor.answers["_acpd/state"] = partial(acpd._begin, editor, "_acpd/state", switched_off)
+        name = await editor.new(tmp_path)
+        await editor.prompt(name, "first")
+        editor.answers["_acpd/state"] = keep
+        await ended(editor, server, 1)
+        read = len(editor.said("_acpd/memory/read"))
+        await editor.prompt(name, "second")
+        await ended(editor, server, 2)
+        write("[")
+        await editor.prompt(name, "third")
+        await ended(editor, server, 3)
+        assert (1, read) == (read, len(editor.said("_acpd/memory/read")))
+        write("true # again")
+        await editor.prompt(name, "fourth")
+        await editor.until(marked(editor))
+    assert [True, False, False, True] == ["memory_search" in json.dumps(body["tools"]) for body in server.bodies[:4]]
+    assert ["- likes tea"] == acpd.facts()
+    assert "first" in asked(server.bodies[4]), "what was not looked at is looked at when it is wanted again"
 
 
 async def test_s20_its_model_can_look_for_it(server: ModelServer, tmp_path: Path) -> None:
