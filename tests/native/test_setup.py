@@ -229,17 +229,20 @@ def test_what_was_offline_has_the_model_that_was_set_up(
         assert "hello" in client.text(session)
         assert [] == server.bodies
         assert 0 == run("--model", "openai:fake-model", "--base-url", f"{server.url}/v1", "--key-stdin", stdin=KEY)
-        for name in (session, other, client.new(tmp_path)):
+        later = [client.new(tmp_path) for _ in range(2)]
+        for name in (session, other, *later):
             assert "end_turn" == client.prompt(name, "[[say from a model]]")
             assert "from a model" in client.text(name)
-        assert 4 == len(server.bodies)
+        assert 5 == len(server.bodies)
         update = [line.update for line in client.updates("config_option_update", session)][-1]
         assert "openai:fake-model" in str(update)
-        assert [] == client.updates("available_commands_update", session)[-1].update["availableCommands"]
+        for name in (session, *later):
+            (offered,) = client.updates("available_commands_update", name)[-1].update["availableCommands"]
+            assert "compact" == offered["name"]
     with Client(command, tmp_path, env=env) as client:
         client.initialize()
         assert "end_turn" == client.prompt(client.new(tmp_path), "[[say at once]]")
-        assert 5 == len(server.bodies)
+        assert 6 == len(server.bodies)
 
 
 class Screen:
