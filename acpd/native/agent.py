@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from acpd.api.agent import Agent
+from acpd.api.options import refusal
 from acpd.api.session import Session
 from acpd.api.shapes import Choice, Command, Option, Stop
-from acpd.errors import INVALID_PARAMS, AcpdError, ConfigError, Refused, StateTooBig, StateUnreadable
+from acpd.errors import AcpdError, ConfigError, Refused, StateTooBig, StateUnreadable
 from acpd.native.cutting import Rules
 from acpd.native.history import SAYING, STATE, USAGE, History, Memory, Saying, Usage
 from acpd.native.models import Chosen, ModelUnusable, keys_in
@@ -165,7 +166,7 @@ class NativeAgent(Agent):
         if value == self._model_option(session).value:
             return
         if not self._offers.has(value):
-            raise Refused(INVALID_PARAMS, f"there is no model {value[:100]} that can be used")
+            raise refusal(self.options(session), option, value)
         session.choices["model"] = value
         session.spawn(self._load(session), name="load")
 

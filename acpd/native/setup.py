@@ -103,6 +103,22 @@ class Terminal:
                 return int(answer) - 1
             self.say(f"A number from 1 to {len(titles)}, please.")
 
+    def name(self, question: str, offered: Sequence[str]) -> str:
+        """One of those that are offered, by its number, or any other: a server need not list all that it has."""
+        for number, title in enumerate(offered[:LISTED], 1):
+            self.say(f"  {number}  {title}")
+        if len(offered) > LISTED:
+            self.say(f"  and {len(offered) - LISTED} more, by their names")
+        what = f"A number from 1 to {min(len(offered), LISTED)}, or a name" if offered else "A name"
+        while True:
+            answer = self.ask(question, "1" if offered else "")
+            number = int(answer) if answer.isascii() and answer.isdigit() else 0
+            if 1 <= number <= min(len(offered), LISTED):
+                return offered[number - 1]
+            if answer and not number and not any(map(str.isspace, answer)):
+                return answer
+            self.say(f"{what}, please.")
+
 
 # -- what is wished
 
@@ -168,8 +184,7 @@ def _asked_server(terminal: Terminal) -> Wish:
             break
     key = _asked_key(terminal, "Its key, not shown (empty: it needs none)")
     chosen = models.Chosen("openai", "", url)
-    names = [each.name for each in listed(chosen, {"OPENAI_API_KEY": key})][:LISTED]
-    name = names[terminal.choose("Model", names)] if names else terminal.ask("Model")
+    name = terminal.name("Model", [each.name for each in listed(chosen, {"OPENAI_API_KEY": key})])
     return Wish(f"openai:{name}", url, OTHER_KEY if key else "", key)
 
 

@@ -19,6 +19,7 @@ import pytest
 from acpd.config import Config, Paths
 from acpd.errors import ConfigError
 from acpd.native import keys, setup
+from acpd.native.setup import LISTED, Terminal
 from tests.support.client import Client
 from tests.support.commands import acpd
 from tests.support.models import ModelServer, http, model_server
@@ -310,6 +311,26 @@ def test_the_key_may_be_set_later(env: dict[str, str]) -> None:
     assert "was not tried: ANTHROPIC_API_KEY is not set yet" in seen
     assert "must be set where the editor starts the agent" in seen
     assert 'model = "anthropic:' in written(env)
+
+
+def test_a_model_may_be_named_that_is_not_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its number or by any name; of very many the first are shown, and how many there are besides. A blank is none."""
+    many = [f"m{number}" for number in range(LISTED + 3)]
+    cases = [
+        (["a", "b"], "2\n", "b"),
+        (["a"], "other\n", "other"),
+        (many, f"99\n{many[-1]}\n", many[-1]),
+        ([], "\na b\nx:1\n", "x:1"),
+    ]
+    for offered, typed, expected in cases:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        assert expected == Terminal().name("Model", offered)
+    shown = capsys.readouterr().out
+    assert (
+        f"  {LISTED}  m{LISTED - 1}\n  and 3 more, by their names\nModel [1]: A number from 1 to {LISTED}, or a name, please.\n"
+        in shown
+    )
+    assert "Model: A name, please.\nModel: A name, please.\n" in shown
 
 
 @pytest.mark.e2e
