@@ -96,6 +96,8 @@ class History:
         self.summary = ""
         self.rest = 0
         """Messages that there must be before a compaction is tried again by itself."""
+        self.unsummarised = ""
+        """Why the last compaction has failed, as the user was told."""
         self._begun = 0
         self._before: ModelMessage | None = None
 
