@@ -188,7 +188,7 @@ class Remembering:
 
     def _tell(self, why: str, what: str = "nothing") -> None:
         text = without(" ".join(why.split())[:500], self._source.secrets())
-        sys.stderr.write(f"acpd-agent: {what} was remembered of session {self._session.id}: {text}\n")
+        sys.stderr.write(f"acpd-agent: {what} was remembered of a session in {self._session.cwd}: {text}\n")
         sys.stderr.flush()
 
     # -- what it does

@@ -332,7 +332,7 @@ async def test_a22_an_extraction_that_hangs_disturbs_nothing(
     assert 5 == len(server.bodies)
     assert "remembered" not in acpd.state
     said = capfd.readouterr().err
-    assert f"nothing was remembered of session {name}: it took longer than 0.2 s" in said
+    assert f"nothing was remembered of a session in {tmp_path}: it took longer than 0.2 s" in said
 
 
 @pytest.mark.usefixtures("quick")
@@ -350,7 +350,7 @@ async def test_an_extraction_that_fails_is_told_on_stderr(
             await editor.prompt(name, f"prompt {number}")
             await asyncio.wait_for(told.wait(), 10)
             heard = capfd.readouterr().err
-            assert heard.startswith(f"acpd-agent: nothing was remembered of session {name}: ")
+            assert heard.startswith(f"acpd-agent: nothing was remembered of a session in {tmp_path}: ")
             assert (1, False) == (heard.count("\n"), KEY in heard)
         assert "answer 0answer 1answer 2" == editor.text()
         server.canned = says("last", "- at last")
@@ -407,7 +407,7 @@ async def test_a_turn_does_not_wait_for_what_is_remembered(
         assert "end_turn" == await editor.prompt(name, "first")
         del editor.answers["_acpd/memory/read"]
         assert "end_turn" == await editor.prompt(name, "second")
-    assert 2 == capfd.readouterr().err.count("nothing was remembered of session")
+    assert 2 == capfd.readouterr().err.count("nothing was remembered of a session in")
 
 
 @pytest.mark.usefixtures("quick")
@@ -653,5 +653,5 @@ async def test_an_answer_with_more_facts_than_fit_in_a_section(
         await editor.until(marked(editor))
     assert facts[:32] == acpd.facts()
     assert told.is_set()
-    assert "not all was remembered of session" in (said := capfd.readouterr().err)
+    assert "not all was remembered of a session in" in (said := capfd.readouterr().err)
     assert "8 facts of one answer" in said
