@@ -74,9 +74,8 @@ def effective(config: Config) -> list[tuple[str, object, str]]:
     rows.append(("standalone", config.standalone, config.sources["standalone"]))
     for name, agent in config.agents.programs.items():
         rows += _agent(config, name, agent)
-    if config.agents.native is not None:
-        native = msgspec.structs.asdict(config.agents.native)
-        rows += [(key, native[key.rpartition(".")[2]], config.sources[key]) for key in ownagent.KEYS]
+    native = msgspec.structs.asdict(config.agents.native or ownagent.Native())
+    rows += [(key, native[key.rpartition(".")[2]], config.sources[key]) for key in ownagent.KEYS]
     if OFFLINE not in config.agents.programs:
         rows.append((f"agents.{OFFLINE}.command", list(built_in_command("--offline")), "built in"))
     return rows

@@ -122,7 +122,7 @@ _CAUSES = (
     _Cause(
         "ModelQuotaExceededError",
         "The account at {provider} has no credit or quota left{http}.",
-        "Top it up, or choose another model.{said}",
+        "Top it up, or choose another model; then say `go on`: your prompt is kept.{said}",
     ),
     _Cause(
         "ModelRateLimitError",

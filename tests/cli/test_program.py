@@ -237,6 +237,7 @@ def test_config_hides_secrets(tmp_path: Path) -> None:
     assert {"value": "process", "source": "ACPD_STORAGE_SYNC"} == values["storage.sync"]
     assert {"value": ["a", "--api-key", "***"], "source": str(file)} == values["agents.a.command"]
     assert {"value": {"KEY": "***"}, "source": str(file)} == values["agents.a.env"]
+    assert {"value": True, "source": "default"} == values["agents.native.memory"]
 
 
 def test_every_command_has_help() -> None:
