@@ -214,6 +214,11 @@ def is_rejected(error: Exception) -> bool:
     return _cause(error).kind == "ModelRequestRejectedError"
 
 
+def is_unknown_model(error: Exception) -> bool:
+    """Whether the provider has no model of that name."""
+    return _cause(error).kind == "ModelNotFoundError"
+
+
 def is_too_long(error: Exception) -> bool:
     """Whether the conversation does not fit into the model's context."""
     return _cause(error).kind == "ModelContextWindowExceededError"

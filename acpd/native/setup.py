@@ -34,6 +34,8 @@ TRIAL = 60.0
 """Seconds that a model may take to say a word; some are loaded first."""
 LISTED = 30
 """Models of a server that are offered by number."""
+LIKE = 5
+"""Models that are named where the one that was wanted is not there."""
 OFFERED = ("anthropic", "openai", "google", "openrouter", "deepseek", "dashscope", "ollama")
 
 
@@ -249,10 +251,20 @@ def _fault(wish: Wish, environ: Mapping[str, str]) -> str:
         broken = answers and outcomes.is_broken(error)
         if not broken and not outcomes.is_known(error):
             sys.stderr.write(outcomes.without("".join(traceback.format_exception(error)), models.keys_in(known)))
-        return outcomes.fault(
-            outcomes.AnswerBroken(answers[-1].status_code) if broken else error, chosen, models.keys_in(known)
-        )
+        why = outcomes.fault(outcomes.AnswerBroken(answers[-1].status_code) if broken else error, chosen, models.keys_in(known))
+        like = _like(chosen, known) if outcomes.is_unknown_model(error) else ""
+        return f"{why.rstrip('.')}. {like}" if like else why
     return ""
+
+
+def _like(chosen: Chosen, environ: Mapping[str, str]) -> str:
+    """What its server has that is called so or so, if it says."""
+    import difflib
+
+    names = [each.name for each in listed(chosen, environ)]
+    close = difflib.get_close_matches(chosen.name, names, LIKE, 0.4) or names[:LIKE]
+    more = f" and {len(names) - len(close)} more" if len(names) > len(close) else ""
+    return f"It lists: {', '.join(close)}{more}." if close else ""
 
 
 def seen(wish: Wish, environ: Mapping[str, str]) -> dict[str, str]:

@@ -110,7 +110,7 @@ def test_a_usual_variable_is_not_written(run: Callable[..., int], env: dict[str,
     ("answer", "said"),
     [
         (http(401, {"error": {"message": f"bad key {KEY}"}}), "/v1 did not accept the key (HTTP 401)."),
-        (http(404, {"error": {"message": "no"}}), "/v1 has no model fake-model (HTTP 404), or its address is wrong."),
+        (http(404, {"error": {"message": "no"}}), "(HTTP 404), or its address is wrong. It said: no. It lists: fake-model."),
         (http(400, {"error": {"message": f"what is {KEY}"}}), "/v1 rejected the request (HTTP 400). It said: what is ***"),
         (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n[]", "/v1 gave an answer that cannot be read."),
         (b"HTTP/1.1 302 X\r\nContent-Length: 0\r\n\r\n", "/v1 gave an answer that cannot be read (HTTP 302)."),
