@@ -57,8 +57,8 @@ def _complain_of_unread(call: Call) -> None:
 
     try:
         value = msgspec.json.decode(reaching.ask(call, "status", status.METHOD, seconds=PATIENCE))
-    except AcpdError:
-        return  # none runs, or it has troubles that `acpd status` tells
+    except (AcpdError, OSError):
+        return  # none runs, or it has troubles that `acpd status` tells; or the current folder is gone
     if value.get("unread"):
         call.out.flush()
         output.complain(status.unread(value))
