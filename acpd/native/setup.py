@@ -163,7 +163,11 @@ def _asked(terminal: Terminal, environ: Mapping[str, str]) -> Wish:
 def _title(provider: str, environ: Mapping[str, str], local: Sequence[Chosen]) -> str:
     known = models.PROVIDERS[provider]
     if provider == "ollama":
-        return f"{known.title} ({len(local)} models on this machine)" if local else f"{known.title} (none answers here)"
+        return (
+            f"{known.title} ({len(local)} model{'s' * (len(local) != 1)} on this machine)"
+            if local
+            else f"{known.title} (none answers here)"
+        )
     found = next((name for name in known.keys if environ.get(name)), "")
     return f"{known.title} ({found} is set)" if found else known.title
 
