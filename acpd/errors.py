@@ -130,7 +130,9 @@ class SessionNotFound(StoreError):
     """There is no such session."""
 
     def __init__(self, session_id: str) -> None:
-        super().__init__("find", f"session {session_id}", hint="'acpd ls --all' lists what there is")
+        plain, at, entry = session_id.partition("@")
+        entry_too = f"a session, and no entry of it, is meant here: {plain}, without @{entry}"
+        super().__init__("find", f"session {session_id}", hint=entry_too if at else "'acpd ls --all' lists what there is")
         self.session_id = session_id
 
 

@@ -31,7 +31,7 @@ class Native(Struct, frozen=True, kw_only=True):
 
 
 WANTED = {
-    "model": 'PROVIDER:MODEL, for example "openai:gpt-5" or "ollama:qwen3"',
+    "model": 'PROVIDER:MODEL, for example "openai:gpt-5.6-terra" or "ollama:qwen3"',
     "base_url": "a URL that begins with http:// or https:// and holds no password and no query",
     "api_key_env": "the name of a variable, not the key itself",
     "thinking": '"default", "off", "minimal", "low", "medium", "high", "xhigh" or "max"',

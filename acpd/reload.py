@@ -9,6 +9,7 @@ import msgspec
 
 from acpd.config import SECTIONS, WANTED, Config
 from acpd.errors import ConfigError
+from acpd.ownagent import SECTION
 
 FIXED = {"storage": {*SECTIONS["storage"].__struct_fields__}, "log": {*SECTIONS["log"].__struct_fields__} - {"level"}}
 """The keys of each section that hold from the start to the end: a store is opened once, and so is the log's file."""
@@ -51,6 +52,27 @@ def read_again(old: Config, load: Callable[[], Config], log: Logs) -> Config:
         log("warning", "not changed", key=sentence.partition(" ")[0], text=sentence)
     log("info", "configuration read again", file=applied.file)
     return applied
+
+
+def unread(old: Config, load: Callable[[], Config]) -> list[str]:
+    """The keys, and the agents as `agents.NAME`, of which the configuration says something else than `old`. Of
+    `[agents.native]` only whether it is there: what stands in it our own agent reads itself. Empty where it cannot be read:
+    whoever has written it is told by what they start. Blocks as `load` does.
+    """
+    try:
+        new = load()
+    except ConfigError:
+        return []
+    keys = [key for key in (*_TOP, *WANTED) if _differs(old, new, key)]
+    ours, theirs = old.agents.programs, new.agents.programs
+    keys += [f"agents.{name}" for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
+    return keys + [SECTION] * ((old.agents.native is None) != (new.agents.native is None))
+
+
+def wants_restart(key: str) -> bool:
+    """Whether a change of this key holds only after a restart."""
+    section, _, name = key.partition(".")
+    return key in _TOP or name in FIXED.get(section, ())
 
 
 def _differs(old: Config, new: Config, key: str) -> bool:

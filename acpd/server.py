@@ -19,7 +19,7 @@ from acpd.daemon import Daemon, Tenant
 from acpd.errors import AcpdError, ConfigError, SessionBusy, StoreError
 from acpd.logger import Logger
 from acpd.peer import Peer
-from acpd.reload import read_again
+from acpd.reload import read_again, unread
 from acpd.router import Connection
 from acpd.rpc.protocol import Params
 from acpd.session import LiveSession
@@ -250,9 +250,12 @@ class Server:
 
     async def _status(self, asking: Connection, _identifier: bytes, _params: Params) -> bytes:
         told = await report(self._daemon, self._came, asking)
+        load = self._terms.reload
+        changed = [] if load is None else await asyncio.to_thread(unread, self._daemon.config, load)
         now = time.monotonic()
         lag = {"last": round(self._lag.last, 4), "worst": round(self._lag.worst(now), 4)}
-        return encode({**told, "socket": self._terms.path, "uptime": round(now - self._began, 1), "lag": lag})
+        more = {"socket": self._terms.path, "uptime": round(now - self._began, 1), "lag": lag, "unread": changed}
+        return encode({**told, **more})
 
     def _check_store(self, asked: Config) -> None:
         ours, theirs = self._daemon.config.storage, asked.storage

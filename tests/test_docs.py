@@ -16,6 +16,7 @@ from acpd import config, ownagent
 from acpd.cli import arguments
 from acpd.cli.arguments import split
 from acpd.errors import ConfigError
+from acpd.native.models import PROVIDERS
 from acpd.storage.upkeep import KINDS
 from acpd.wire import lines
 from tests.support.paths import ROOT
@@ -48,6 +49,13 @@ def sections(path: Path) -> dict[str, str]:
         elif heading:
             found[heading] += line + "\n"
     return found
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "config" / "acpd.toml", *SOURCES], ids=name)
+def test_models_of_the_large_providers_are_the_usual_ones(path: Path) -> None:
+    """An example is what the setup offers, or a model of another server: those of yesterday are not looked up again."""
+    named = re.findall(r"\b(anthropic|google|openai):((?:claude|gemini|gpt)[\w.-]*\w)", path.read_text())
+    assert {(provider, PROVIDERS[provider].model) for provider, _ in named} == set(named)
 
 
 def anchor(heading: str) -> str:

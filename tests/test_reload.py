@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from acpd.config import NO_FLAGS, WANTED, Config, Flags, Paths
-from acpd.reload import FIXED, changes, read_again
+from acpd.reload import FIXED, changes, read_again, unread, wants_restart
 
 
 @pytest.fixture
@@ -56,6 +56,28 @@ def test_every_key(paths: Paths, key: str) -> None:
     assert expected.sources[key] == applied.sources[key]
     assert ([f"{key} was changed ({paths.config_file}), which needs a restart"] if fixed else []) == refused
     assert getattr(getattr(old, section), name) != getattr(getattr(new, section), name)
+
+
+@pytest.mark.parametrize("key", WANTED)
+def test_what_was_not_read_yet(paths: Paths, key: str) -> None:
+    """A key with another value is named until it was read again, one that needs a restart afterwards too."""
+    section, name = key.split(".")
+    old = loaded(paths, "")
+    load = partial(loaded, paths, f"[{section}]\n{name} = {OTHERS.get(key, '1234')}\n")
+    assert [key] == unread(old, load)
+    applied = changes(old, load())[0]
+    assert ([key] if name in FIXED.get(section, ()) else []) == unread(applied, load)
+    assert (name in FIXED.get(section, ())) == wants_restart(key)
+
+
+def test_agents_that_were_not_read_yet(paths: Paths) -> None:
+    """Each that came, went or changed; of acpd's own whether it is there. A file that cannot be read names none."""
+    old = loaded(paths, '[agents.a]\ncommand = ["a"]\n[agents.b]\ncommand = ["b"]\n[agents.d]\ncommand = ["d"]\n')
+    text = '[agents.b]\ncommand = ["b2"]\n[agents.c]\ncommand = ["c"]\n[agents.d]\ncommand = ["d"]\n[agents.native]\n'
+    new = loaded(paths, text)
+    assert ["agents.a", "agents.b", "agents.c", "agents.native"] == unread(old, lambda: new)
+    assert [] == unread(new, partial(loaded, paths, text + "memory = false\n"))
+    assert [] == unread(old, partial(loaded, paths, "[agents\n"))
 
 
 def test_agents_come_change_and_go(paths: Paths) -> None:

@@ -38,7 +38,11 @@ def find_program(name: str, path: str, cwd: str) -> str:
     for candidate in candidates:
         if os.path.isfile(candidate):
             raise AgentNotFound(f"agent command may not be executed: {candidate}", hint=f"chmod +x {candidate}")
-    where = f"no such program: {candidates[0]}" if os.sep in name else f"PATH searched: {path or '(empty)'}"
+    where = (
+        f"no such program: {candidates[0]}"
+        if os.sep in name
+        else f"PATH searched: {path or '(empty)'}; install it, or give its whole path"
+    )
     raise AgentNotFound(f"agent command not found: {name}", hint=where)
 
 

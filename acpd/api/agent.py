@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from acpd.api.options import refusal
 from acpd.api.shapes import Command, Option, Stop
-from acpd.errors import INVALID_PARAMS, Refused
 
 if TYPE_CHECKING:
     from acpd.api.session import Session
@@ -79,11 +79,10 @@ class Agent(ABC):
 
     def choose(self, session: Session, option: str, value: str, /) -> None:
         """The client sets an option. What is put into `session.choices` is durable. Raises Refused for a value that is none."""
-        for each in self.options(session):
-            if each.id == option and any(choice.value == value for choice in each.choices):
-                session.choices[option] = value
-                return
-        raise Refused(INVALID_PARAMS, f"no option {option[:100]} with such a value")
+        found = self.options(session)
+        if not any(each.id == option and any(choice.value == value for choice in each.choices) for each in found):
+            raise refusal(found, option, value)
+        session.choices[option] = value
 
     def run(self) -> int:
         """Serve ACP on stdin and stdout until the client ends: the exit code. Whatever else is printed goes to stderr."""

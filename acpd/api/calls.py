@@ -116,9 +116,11 @@ class ToolCall:
         self._add({"type": "content", "content": block})
         await self._turn.session.channel.room()
 
-    async def diff(self, path: Path, old: str | None, new: str) -> None:
-        """Show a change of a file; `old` None: it was not there."""
+    async def diff(self, path: Path, old: str | None, new: str, *, alone: bool = False) -> None:
+        """Show a change of a file; `old` None: it was not there. `alone`: in the place of all that was shown before."""
         where = self._turn.session.cwd / path
+        if alone:
+            self._content.clear()
         self._add({"type": "diff", "path": str(where), "oldText": old, "newText": new})
         await self._turn.session.channel.room()
 

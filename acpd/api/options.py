@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from acpd.api.shapes import Choice, Option
+from acpd.errors import INVALID_PARAMS, Refused
 
 MODE = "mode"
 """The category whose option is the session's mode as well."""
+VALUES = 20
+"""Values of an option that an error names."""
 
 
 def mode_of(options: Sequence[Option]) -> Option | None:
@@ -42,3 +45,15 @@ def _option(option: Option) -> dict[str, object]:
 
 def _named(choice: Choice) -> dict[str, object]:
     return {"name": choice.name, "description": choice.description} if choice.description else {"name": choice.name}
+
+
+def refusal(found: Sequence[Option], option: str, value: str) -> Refused:
+    """Why this option cannot have this value: names what there is instead."""
+    known = {each.id: [choice.value for choice in each.choices] for each in found}
+    if option not in known:
+        there = f"there are {', '.join(known)}" if known else "there is none"
+        return Refused(INVALID_PARAMS, f"there is no option {option[:100]}: {there}")
+    values = known[option]
+    more = f" and {len(values) - VALUES} more" if len(values) > VALUES else ""
+    shown = ", ".join(values[:VALUES])
+    return Refused(INVALID_PARAMS, f"the option {option} cannot be {value[:100]}: it may be {shown}{more}")

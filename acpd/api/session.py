@@ -10,7 +10,7 @@ import msgspec
 
 from acpd.api import options
 from acpd.api.channel import Channel, encode
-from acpd.api.shapes import Client, McpServer, Severity, servers
+from acpd.api.shapes import Client, Command, McpServer, Severity, servers
 from acpd.api.state import State
 from acpd.errors import StateUnreadable
 from acpd.tasks import Tasks
@@ -100,6 +100,11 @@ class Session:
             self._told = told
             self.channel.send({"sessionUpdate": "config_option_update", "configOptions": msgspec.Raw(told)})
 
+    def offer(self) -> None:
+        """Tell the client which commands the agent has now."""
+        commands = [_command(each) for each in self.agent.commands]
+        self.channel.send({"sessionUpdate": "available_commands_update", "availableCommands": commands})
+
     async def request(self, method: str, params: Mapping[str, object]) -> Any:
         """Ask the client something beyond ACP, by a method that begins with `_`; the params get the sessionId. What it says,
         decoded. Raises RequestError, which is the client's, ConnectionBroken. Cancelling it withdraws the question.
@@ -162,6 +167,11 @@ class Session:
         """Take the state that a client has kept."""
         self.state.restore(values)
         self.choices = self.spared(CHOICES, dict[str, str]) or {}
+
+
+def _command(command: Command) -> dict[str, object]:
+    found: dict[str, object] = {"name": command.name, "description": command.description}
+    return {**found, "input": {"hint": command.hint}} if command.hint else found
 
 
 def _cost(cost: object) -> dict[str, object]:

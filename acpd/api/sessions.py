@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from acpd import errors
-from acpd.api import options, shapes, state
+from acpd.api import options, state
 from acpd.api.agent import CLOSE_TIMEOUT
 from acpd.api.channel import Channel, Keeper, encode
 from acpd.api.conversation import LEAVE, Conversation, Prompt
@@ -121,8 +121,7 @@ class Sessions:
         """Modes and options, and the commands behind the answer that names the session."""
         self._peer.answer(identifier, encode({**head, **session.setup()}))
         if self._agent.commands:
-            commands = [_command(each) for each in self._agent.commands]
-            session.update({"sessionUpdate": "available_commands_update", "availableCommands": commands})
+            session.offer()
 
     def _made(self, name: str, request: messages.NewSession, *, new: bool) -> Conversation:
         channel = Channel(name, self._peer, self._tasks, self._keeper, new=new)
@@ -237,8 +236,3 @@ class Sessions:
 
 def _unknown(identifier: str) -> RequestError:
     return RequestError(errors.RESOURCE_NOT_FOUND, "unknown session", {"sessionId": identifier})
-
-
-def _command(command: shapes.Command) -> dict[str, object]:
-    found: dict[str, object] = {"name": command.name, "description": command.description}
-    return {**found, "input": {"hint": command.hint}} if command.hint else found

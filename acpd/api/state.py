@@ -70,7 +70,10 @@ class State:
         try:
             return msgspec.json.decode(value, type=type)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise StateUnreadable("read", f"state {name!r} of session {self._channel.id}", cause=str(error)) from None
+            hint = (
+                "put it back from a backup, or remove it to begin anew"  # the id of an agent's own would say nothing to anybody
+            )
+            raise StateUnreadable("read", f"state {name!r} of this session", cause=str(error), hint=hint) from None
 
     def leave(self, name: str) -> None:
         """The session goes on without this value, which cannot be read: it is not replaced, what is `put` holds here only."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -54,6 +55,9 @@ def _run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
     values, unknown = parser.parse_known_args(before)
     if unknown and values.command == "run":
         raise ConfigError(f"acpd run does not know {unknown[0]}", hint="put -- before the agent: acpd run -- COMMAND ARG...")
+    if unknown and values.command == "label" and values.text is not None and not any(word.startswith("-") for word in unknown):
+        text = shlex.quote(" ".join([values.text, *unknown]))
+        raise ConfigError("a label of several words stands in quotes", hint=f"acpd label {shlex.quote(values.place)} {text}")
     if values.command == "search":
         values.words_to_find += [*(word for word in unknown if not word.startswith("--")), *after]
         unknown, after = [word for word in unknown if word.startswith("--")], []

@@ -67,13 +67,13 @@ def link(call: Call, *command: str) -> Link:
     return Link(socket_path(call.paths.runtime, choice(call), call.env), [*words, *command])
 
 
-def ask(call: Call, command: str, method: str) -> bytes:
-    """The result of one request that takes no params. Blocks.
+def ask(call: Call, command: str, method: str, seconds: float = SECONDS) -> bytes:
+    """The result of one request that takes no params. Blocks, for `seconds` without a word at most.
 
     Raises NotRunning, and AcpdError for what the daemon says.
     """
     reached = link(call, command)
-    answer = _exchange(reached, [(method, {})])
+    answer = _exchange(reached, [(method, {})], seconds)
     if answer.error is not None or answer.result is msgspec.UNSET:
         raise AcpdError(f"the daemon at {reached.path} refused: {answer.error.message if answer.error else 'no result'}")
     return bytes(answer.result)
@@ -95,7 +95,7 @@ def request(call: Call, method: str, params: dict[str, object]) -> bytes:
     return bytes(answer.result)
 
 
-def _exchange(reached: Link, requests: Sequence[tuple[str, object]]) -> _Answer:
+def _exchange(reached: Link, requests: Sequence[tuple[str, object]], seconds: float = SECONDS) -> _Answer:
     """The answer to the last of these. Raises NotRunning, AcpdError."""
     lines = [
         b'%d {"jsonrpc":"2.0","id":%d,"method":"%b","params":%b}\n' % (at, at, method.encode(), msgspec.json.encode(params))
@@ -103,7 +103,7 @@ def _exchange(reached: Link, requests: Sequence[tuple[str, object]]) -> _Answer:
     ]
     try:
         with contextlib.closing(reached.open(())) as made:
-            made.settimeout(SECONDS)
+            made.settimeout(seconds)
             made.sendall(b"".join(lines))
             return _answer(made, reached.rest, len(lines))
     except NoDaemon as error:
@@ -112,7 +112,7 @@ def _exchange(reached: Link, requests: Sequence[tuple[str, object]]) -> _Answer:
         raise AcpdError(str(error)) from None
     except TimeoutError:
         raise AcpdError(
-            f"the daemon at {reached.path} did not answer within {SECONDS:.0f} s", hint="its log says what it does"
+            f"the daemon at {reached.path} did not answer within {seconds:.0f} s", hint="its log says what it does"
         ) from None
     except OSError as error:
         raise NotRunning(f"{reached.path}: {error.strerror or error}") from None

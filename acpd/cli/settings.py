@@ -10,8 +10,12 @@ from acpd import ownagent
 from acpd.cli import output
 from acpd.cli.call import Call
 from acpd.config import HIDDEN, OFFLINE, WANTED, Agent, Config, built_in_command, without_secrets
+from acpd.errors import AcpdError
 from acpd.logger import path_of
 from acpd.where import socket_path
+
+PATIENCE = 2.0
+"""Seconds for the daemon's word on what it has read."""
 
 
 def paths(call: Call) -> None:
@@ -40,10 +44,24 @@ def config(call: Call) -> None:
     rows = effective(call.config)
     if call.values.json:
         call.out.json({key: {"value": value, "source": source} for key, value, source in rows})
-        return
-    cells = [(key, value if isinstance(value, str) else output.as_text(value), source) for key, value, source in rows]
-    for line in output.table(cells):
-        call.out.say(line)
+    else:
+        cells = [(key, value if isinstance(value, str) else output.as_text(value), source) for key, value, source in rows]
+        for line in output.table(cells):
+            call.out.say(line)
+    _complain_of_unread(call)
+
+
+def _complain_of_unread(call: Call) -> None:
+    """What a daemon that runs does not go by yet."""
+    from acpd.cli import reaching, status
+
+    try:
+        value = msgspec.json.decode(reaching.ask(call, "status", status.METHOD, seconds=PATIENCE))
+    except (AcpdError, OSError):
+        return  # none runs, or it has troubles that `acpd status` tells; or the current folder is gone
+    if value.get("unread"):
+        call.out.flush()
+        output.complain(status.unread(value))
 
 
 def effective(config: Config) -> list[tuple[str, object, str]]:
@@ -56,9 +74,8 @@ def effective(config: Config) -> list[tuple[str, object, str]]:
     rows.append(("standalone", config.standalone, config.sources["standalone"]))
     for name, agent in config.agents.programs.items():
         rows += _agent(config, name, agent)
-    if config.agents.native is not None:
-        native = msgspec.structs.asdict(config.agents.native)
-        rows += [(key, native[key.rpartition(".")[2]], config.sources[key]) for key in ownagent.KEYS]
+    native = msgspec.structs.asdict(config.agents.native or ownagent.Native())
+    rows += [(key, native[key.rpartition(".")[2]], config.sources[key]) for key in ownagent.KEYS]
     if OFFLINE not in config.agents.programs:
         rows.append((f"agents.{OFFLINE}.command", list(built_in_command("--offline")), "built in"))
     return rows

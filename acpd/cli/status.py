@@ -11,6 +11,7 @@ from acpd.cli import output, reaching
 from acpd.cli.call import Call
 from acpd.cli.store import exists, opened
 from acpd.errors import AcpdError, ConfigError
+from acpd.reload import wants_restart
 from acpd.storage.contract import Key
 
 METHOD = "_acpd/status"
@@ -104,6 +105,7 @@ def lines(value: dict[str, Any]) -> list[str]:
     for title, rows in zip(("sessions", "connections", "agents without a session"), tables, strict=True):
         if rows:
             told += ["", f"{title}:", *(f"  {line}" for line in output.table(rows))]
+    told += [unread(value)] if value.get("unread") else []
     told += [f"CANNOT WRITE {each['session']}: {each['failing']}" for each in value["sessions"] if each["failing"]]
     more = len(value["connections"]) - SHOWN
     return [*told, *([f"{more} more connections: --json"] if more > 0 else [])]
@@ -119,6 +121,13 @@ def _head(value: dict[str, Any]) -> list[tuple[str, ...]]:
         ("memory", size(value["rss"])),
         ("lag", f"{lag['last'] * 1000:.1f} ms, at worst {lag['worst'] * 1000:.1f} ms in the last minute"),
     ]
+
+
+def unread(value: dict[str, Any]) -> str:
+    """What is not in force, of a daemon's status in which something is not."""
+    keys = value["unread"]
+    how = "acpd stop" if any(map(wants_restart, keys)) else f"acpd stop, or kill -HUP {value['pid']}"
+    return f"changed since the daemon has read its configuration, and not in force: {', '.join(keys)} ({how})"
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from acpd.api.agent import Agent
+from acpd.api.options import refusal
 from acpd.api.session import Session
 from acpd.api.shapes import Choice, Command, Option, Stop
-from acpd.errors import INVALID_PARAMS, AcpdError, Refused, StateTooBig, StateUnreadable
+from acpd.errors import AcpdError, ConfigError, Refused, StateTooBig, StateUnreadable
 from acpd.native.cutting import Rules
 from acpd.native.history import SAYING, STATE, USAGE, History, Memory, Saying, Usage
 from acpd.native.models import Chosen, ModelUnusable, keys_in
@@ -65,10 +66,12 @@ WARM_AFTER = 0.3
 class _Work:
     """What belongs to one open session."""
 
-    def __init__(self, session: Session, servers: Servers, toolbox: Toolbox) -> None:
+    def __init__(self, session: Session, servers: Servers, equip: Callable[[bool], Toolbox]) -> None:
+        """`equip` makes the toolbox, with or without the tools of memory."""
         self.session = session
         self.servers = servers
-        self.toolbox = toolbox
+        self.toolbox = equip(False)
+        self._equip = equip
         self.remembering: Remembering | None = None
         """None: it is switched off, or there is nobody who would keep it."""
         self.history: History | None = None
@@ -76,6 +79,13 @@ class _Work:
         """As `history` was kept last: if the session has another one, it was rewound or loaded anew."""
         self.too_big = False
         """What was kept last is not all: the client has been told so."""
+
+    def remember(self, remembering: Remembering | None) -> None:
+        """From the next turn on. None: what is under way ends at once."""
+        if self.remembering is not None:
+            self.remembering.stop()
+        self.remembering = remembering
+        self.toolbox = self._equip(remembering is not None)
 
 
 class NativeAgent(Agent):
@@ -95,6 +105,7 @@ class NativeAgent(Agent):
         self._environ = environ
         self._again = again
         self._stamp = stamp(settings, environ)
+        self._memory, self._memory_stamp = settings.memory, self._stamp
         self._to_mend = False
         """A prompt has found no model, or a wrong key or name, since the settings were read."""
         self._tasks = Tasks(_report)
@@ -171,7 +182,7 @@ class NativeAgent(Agent):
         if value == self._model_option(session).value:
             return
         if not self._offers.has(value):
-            raise Refused(INVALID_PARAMS, f"there is no model {value[:100]} that can be used")
+            raise refusal(self.options(session), option, value)
         session.choices["model"] = value
         self._sweep()
         session.spawn(self._load(session), name="load")
@@ -201,10 +212,9 @@ class NativeAgent(Agent):
             return True
 
     async def opened(self, session: Session, /) -> None:
-        servers, toolbox = await asyncio.to_thread(_equipment, session, self._settings)
-        work = self._work[session.id] = _Work(session, servers, toolbox)
-        if _remembers(session, self._settings):
-            work.remembering = self._remembering(work)
+        servers, equip = await asyncio.to_thread(_equipment, session, self._settings)
+        self._work[session.id] = _Work(session, servers, equip)
+        await self._heed_memory()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._load(session), name=f"load:{session.id}")
             tasks.create_task(servers.open(), name=f"servers:{session.id}")
@@ -222,11 +232,32 @@ class NativeAgent(Agent):
         if work is not None and work.remembering is not None and work.history is not None:
             work.remembering.soon()
 
+    async def _heed_memory(self) -> None:
+        """Switched off in acpd.toml it is off at once: who does not want it cannot be asked to find and end this process."""
+        if self._again is not None:
+            await asyncio.to_thread(self._look_for_memory, self._again)
+        for work in self._work.values():
+            wanted = self._memory and "memory" in work.session.client.tools  # else there is nobody who would keep it
+            if wanted != (work.remembering is not None):
+                work.remember(self._remembering(work) if wanted else None)
+
+    def _look_for_memory(self, again: Callable[[], Settings]) -> None:
+        """In a thread: two calls of stat, and what has changed is read."""
+        now = stamp(self._settings, self._environ)
+        if now != self._memory_stamp:
+            self._memory_stamp = now
+            with contextlib.suppress(ConfigError):  # it stays as it was until the file can be read
+                self._memory = again().memory
+
     def _remembering(self, work: _Work) -> Remembering:
         from acpd.native.remembering import Remembering, Source
 
         @contextlib.asynccontextmanager
         async def model() -> AsyncGenerator[Loaded | None]:
+            await self._heed_memory()
+            if work.remembering is None:
+                yield None
+                return
             chosen = self._chosen(work.session)
             if chosen is None:
                 yield None
@@ -274,6 +305,7 @@ class NativeAgent(Agent):
         work = self._work.get(session.id)
         if work is not None and work.remembering is not None:
             work.remembering.postpone()
+        await self._heed_memory()
         try:
             self._read_again()
             await self._offers.found()
@@ -380,21 +412,20 @@ class NativeAgent(Agent):
         return None
 
 
-def _equipment(session: Session, settings: Settings) -> tuple[Servers, Toolbox]:
-    """Tools and MCP servers of a session; imports them. Blocks."""
+def _equipment(session: Session, settings: Settings) -> tuple[Servers, Callable[[bool], Toolbox]]:
+    """MCP servers and tools of a session (see _Work); imports them. Blocks."""
     from acpd.native.mcp.servers import Servers
     from acpd.native.toolbox import Toolbox
     from acpd.native.tools.kit import kit
     from acpd.native.tools.recalling import recalling
 
     servers = Servers(session, timeout=settings.mcp_timeout)
-    recall = recalling(session, remembers=settings.memory)
-    return servers, Toolbox((*kit(), *recall), servers.tools, settings.mode)
+    tools = kit()  # once: they know what the model has read
 
+    def equip(remembers: bool) -> Toolbox:  # noqa: FBT001  a parameter of a Callable has no name
+        return Toolbox((*tools, *recalling(session, remembers=remembers)), servers.tools, settings.mode)
 
-def _remembers(session: Session, settings: Settings) -> bool:
-    """It is wanted, and there is an acpd that keeps it."""
-    return settings.memory and "memory" in session.client.tools
+    return servers, equip
 
 
 def _remembered(memory: Memory | None) -> tuple[bytes, str]:

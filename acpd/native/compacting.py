@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from acpd.errors import ConnectionBroken, RequestError
 from acpd.native import cutting, summarising
 from acpd.native.asking import patient, streamed
-from acpd.native.outcomes import brief, is_known, is_too_long, without
+from acpd.native.outcomes import fault, is_known, is_too_long, without
 from acpd.native.sound import text_of
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 REST = 10
 """Messages that come before it is tried again after it did not help."""
+NEXT = f"The conversation goes on as it was. It is tried again after {REST} more messages, and by /compact at once."
 NOTHING = "There is nothing yet that could be summarised.\n"
 
 
@@ -61,7 +62,7 @@ class Compacting:
 
     async def by_hand(self, words: str) -> str:
         """The user wants it: what to say then. `words`: what matters. Raises CancelledError."""
-        why = await self._at(self._cut(self._limit // 2), words)
+        why = await self._at(self._cut(self._limit // 2), words, by_hand=True)
         if why is None:
             return NOTHING
         return f"Nothing was changed. {why}\n" if why else "What came before is summarised now.\n"
@@ -86,26 +87,30 @@ class Compacting:
 
     # -- how
 
-    async def _at(self, at: int, words: str = "") -> str | None:
-        """Cut here. Empty: done; else why not; None: there is nothing to cut."""
+    async def _at(self, at: int, words: str = "", *, by_hand: bool = False) -> str | None:
+        """Cut here. Empty: done; else why not; None: there is nothing to cut. What is tried again by itself is shown once it
+        has come to something new.
+        """
         if not at:
             return None
         name = self._session.channel.name("compaction")
-        self._show(name, "in_progress")
+        if shown := by_hand or not self._history.unsummarised:
+            self._show(name, "in_progress")
         try:
             summary = await self._summary(self._history.messages[:at], words)
         except asyncio.CancelledError:
-            self._show(name, "cancelled")
+            if shown:
+                self._show(name, "cancelled")
             raise
         except (ConnectionBroken, RequestError):
             raise
         except Exception as error:  # noqa: BLE001  the SDKs raise what they like; the conversation stays as it is
             why = self._why(error)
-            self._show(name, "failed", error=why)
-            if not self._session.client.compaction:
-                self._session.notice("warning", "The conversation could not be summarised", why)
+            if shown or why != self._history.unsummarised:
+                self._tell_failure(name, why, by_hand=by_hand)
+            self._history.unsummarised = why
         else:
-            why = ""
+            why = self._history.unsummarised = ""
             up_to = self._history.named(at)
             self._history.compact(at, summary)
             meta = {"_meta": {"acpd.dev/upTo": up_to}} if up_to else {}
@@ -113,6 +118,12 @@ class Compacting:
             self._tell_usage()
         self._history.rest = len(self._history.messages) + REST if why or self._due() else 0
         return why
+
+    def _tell_failure(self, name: str, why: str, *, by_hand: bool) -> None:
+        text = why if by_hand else f"{why.rstrip('.')}. {NEXT}"
+        self._show(name, "failed", error=text)
+        if not self._session.client.compaction and not by_hand:  # whose answer says it
+            self._session.notice("warning", "The conversation could not be summarised", text)
 
     def _show(self, name: str, status: str, **more: object) -> None:
         if self._session.client.compaction:
@@ -129,7 +140,7 @@ class Compacting:
             return str(error)
         if not is_known(error):
             sys.stderr.write(without("".join(traceback.format_exception(error)), self._secrets))
-        return f"{self._loaded.chosen.title}: {brief(error, self._loaded.chosen) or 'the request failed'}."
+        return fault(error, self._loaded.chosen, self._secrets)
 
     async def _summary(self, messages: Sequence[ModelMessage], words: str) -> str:
         """Of these messages and the earlier summary; in smaller parts if it is too much for a model whose window is unknown.

@@ -10,7 +10,7 @@ from acpd.native.offline import Offline
 
 if TYPE_CHECKING:
     from acpd.api.session import Session
-    from acpd.api.shapes import Option, Stop
+    from acpd.api.shapes import Command, Option, Stop
     from acpd.api.turn import Turn
 
 
@@ -23,7 +23,7 @@ class UntilSetup(Agent):
     audio = Offline.audio
     mcp = True
     auth_methods = Offline.auth_methods
-    commands = Offline.commands
+    commands: Sequence[Command] = Offline.commands
 
     def __init__(self, look: Callable[[], Agent | None]) -> None:
         self._look = look
@@ -69,10 +69,11 @@ class UntilSetup(Agent):
 
     def _take_over(self, found: Agent) -> None:
         self._acting = found
+        self.commands = found.commands
         self._prepared.clear()
         found.connected()
         for session in self._open.values():
-            session.update({"sessionUpdate": "available_commands_update", "availableCommands": []})
+            session.offer()
             session.changed()
 
 

@@ -96,6 +96,8 @@ class History:
         self.summary = ""
         self.rest = 0
         """Messages that there must be before a compaction is tried again by itself."""
+        self.unsummarised = ""
+        """Why the last compaction has failed, as the user was told."""
         self._begun = 0
         self._before: ModelMessage | None = None
 
@@ -116,7 +118,8 @@ class History:
         except ValidationError as error:
             where = ".".join(str(step) for step in error.errors(include_input=False)[0]["loc"])
             raise MemoryUnreadable(
-                f"the model's memory of this session cannot be read (at {where})", hint="go on in a new session"
+                f"the model's memory of this session cannot be read (at {where})",
+                hint="put memory.json back from a backup, or remove it: the conversation is then told from the log",
             ) from None
         history.summary = memory.summary
         return history

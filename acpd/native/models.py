@@ -20,6 +20,7 @@ from msgspec import Struct
 from acpd.errors import AUTH_REQUIRED, INTERNAL_ERROR, AcpdError
 from acpd.native.answers import client, lean
 from acpd.native.keys import HEADERS
+from acpd.native.words import INSTALL
 from acpd.ownagent import OTHER_NAMES
 
 if TYPE_CHECKING:
@@ -229,14 +230,14 @@ def load(chosen: Chosen, env: Mapping[str, str]) -> Loaded:
         importlib.import_module("pydantic_ai.direct")
         from pydantic_ai.exceptions import UserError
     except ImportError:
-        raise ModelUnusable("acpd-agent has no model library", hint="pip install 'acpd[models]'") from None
+        raise ModelUnusable("acpd-agent has no model library", hint=INSTALL) from None
     try:
         http = client()
         model = _made(chosen, env, http)
     except ImportError as error:
         raise ModelUnusable(
             f"the SDK for {chosen.provider} is not installed ({error.name or 'unknown module'})",
-            hint=f"pip install 'pydantic-ai-slim[{chosen.provider}]'",
+            hint=INSTALL,
         ) from None
     except UserError as error:  # its texts name variables and models, not values
         raise ModelUnusable(f"{chosen.id} cannot be used: {error.message}") from None

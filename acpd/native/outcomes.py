@@ -122,7 +122,7 @@ _CAUSES = (
     _Cause(
         "ModelQuotaExceededError",
         "The account at {provider} has no credit or quota left{http}.",
-        "Top it up, or choose another model.{said}",
+        "Top it up, or choose another model; then say `go on`: your prompt is kept.{said}",
     ),
     _Cause(
         "ModelRateLimitError",
@@ -212,6 +212,11 @@ def is_broken(error: Exception) -> bool:
 def is_rejected(error: Exception) -> bool:
     """Whether something in the request is not to be had from this model."""
     return _cause(error).kind == "ModelRequestRejectedError"
+
+
+def is_unknown_model(error: Exception) -> bool:
+    """Whether the provider has no model of that name."""
+    return _cause(error).kind == "ModelNotFoundError"
 
 
 def is_too_long(error: Exception) -> bool:

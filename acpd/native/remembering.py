@@ -158,6 +158,12 @@ class Remembering:
             self._task.cancel()
             self._task = None
 
+    def stop(self) -> None:
+        """It is not wanted any more."""
+        self._again = False
+        if self._task is not None:
+            self._task.cancel()
+
     async def close(self) -> None:
         """Give a job that has begun DRAIN seconds, if there is still somebody who takes what it finds; then it ends."""
         self.postpone()
@@ -184,7 +190,7 @@ class Remembering:
 
     def _tell(self, why: str, what: str = "nothing") -> None:
         text = without(" ".join(why.split())[:500], self._source.secrets())
-        sys.stderr.write(f"acpd-agent: {what} was remembered of session {self._session.id}: {text}\n")
+        sys.stderr.write(f"acpd-agent: {what} was remembered of a session in {self._session.cwd}: {text}\n")
         sys.stderr.flush()
 
     # -- what it does

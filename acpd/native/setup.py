@@ -34,6 +34,8 @@ TRIAL = 60.0
 """Seconds that a model may take to say a word; some are loaded first."""
 LISTED = 30
 """Models of a server that are offered by number."""
+LIKE = 5
+"""Models that are named where the one that was wanted is not there."""
 OFFERED = ("anthropic", "openai", "google", "openrouter", "deepseek", "dashscope", "ollama")
 
 
@@ -103,6 +105,22 @@ class Terminal:
                 return int(answer) - 1
             self.say(f"A number from 1 to {len(titles)}, please.")
 
+    def name(self, question: str, offered: Sequence[str]) -> str:
+        """One of those that are offered, by its number, or any other: a server need not list all that it has."""
+        for number, title in enumerate(offered[:LISTED], 1):
+            self.say(f"  {number}  {title}")
+        if len(offered) > LISTED:
+            self.say(f"  and {len(offered) - LISTED} more, by their names")
+        what = f"A number from 1 to {min(len(offered), LISTED)}, or a name" if offered else "A name"
+        while True:
+            answer = self.ask(question, "1" if offered else "")
+            number = int(answer) if answer.isascii() and answer.isdigit() else 0
+            if 1 <= number <= min(len(offered), LISTED):
+                return offered[number - 1]
+            if answer and not number and not any(map(str.isspace, answer)):
+                return answer
+            self.say(f"{what}, please.")
+
 
 # -- what is wished
 
@@ -145,7 +163,11 @@ def _asked(terminal: Terminal, environ: Mapping[str, str]) -> Wish:
 def _title(provider: str, environ: Mapping[str, str], local: Sequence[Chosen]) -> str:
     known = models.PROVIDERS[provider]
     if provider == "ollama":
-        return f"{known.title} ({len(local)} models on this machine)" if local else f"{known.title} (none answers here)"
+        return (
+            f"{known.title} ({len(local)} model{'s' * (len(local) != 1)} on this machine)"
+            if local
+            else f"{known.title} (none answers here)"
+        )
     found = next((name for name in known.keys if environ.get(name)), "")
     return f"{known.title} ({found} is set)" if found else known.title
 
@@ -168,8 +190,7 @@ def _asked_server(terminal: Terminal) -> Wish:
             break
     key = _asked_key(terminal, "Its key, not shown (empty: it needs none)")
     chosen = models.Chosen("openai", "", url)
-    names = [each.name for each in listed(chosen, {"OPENAI_API_KEY": key})][:LISTED]
-    name = names[terminal.choose("Model", names)] if names else terminal.ask("Model")
+    name = terminal.name("Model", [each.name for each in listed(chosen, {"OPENAI_API_KEY": key})])
     return Wish(f"openai:{name}", url, OTHER_KEY if key else "", key)
 
 
@@ -234,10 +255,20 @@ def _fault(wish: Wish, environ: Mapping[str, str]) -> str:
         broken = answers and outcomes.is_broken(error)
         if not broken and not outcomes.is_known(error):
             sys.stderr.write(outcomes.without("".join(traceback.format_exception(error)), models.keys_in(known)))
-        return outcomes.fault(
-            outcomes.AnswerBroken(answers[-1].status_code) if broken else error, chosen, models.keys_in(known)
-        )
+        why = outcomes.fault(outcomes.AnswerBroken(answers[-1].status_code) if broken else error, chosen, models.keys_in(known))
+        like = _like(chosen, known) if outcomes.is_unknown_model(error) else ""
+        return f"{why.rstrip('.')}. {like}" if like else why
     return ""
+
+
+def _like(chosen: Chosen, environ: Mapping[str, str]) -> str:
+    """What its server has that is called so or so, if it says."""
+    import difflib
+
+    names = [each.name for each in listed(chosen, environ)]
+    close = difflib.get_close_matches(chosen.name, names, LIKE, 0.4) or names[:LIKE]
+    more = f" and {len(names) - len(close)} more" if len(names) > len(close) else ""
+    return f"It lists: {', '.join(close)}{more}." if close else ""
 
 
 def seen(wish: Wish, environ: Mapping[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import sys
 import traceback
 from abc import ABC, abstractmethod
@@ -19,6 +20,7 @@ import msgspec
 
 from acpd.errors import AcpdError, ConnectionBroken
 from acpd.native.plain import one_line
+from acpd.native.sound import LONGEST_TEXT, NO_OBJECT
 
 if TYPE_CHECKING:
     from acpd.api.calls import ToolCall
@@ -191,9 +193,18 @@ async def _reported(turn: Turn, tool: Tool | None, name: str, arguments: object,
     kind = "other" if tool is None else tool.kind
     output = ToolOutput(bounded(why), failed=True)
     name = one_line(name[:100])
-    async with turn.tool(f"{name} (not possible)", kind=kind, name=name, input=arguments) as call:
+    async with turn.tool(f"{name} (not possible)", kind=kind, name=name, input=_object(arguments)) as call:
         await call.fail(output.text)
     return output
+
+
+def _object(arguments: object) -> object:
+    """Arguments as the client is shown them: an object, what is none as a text in one."""
+    if not isinstance(arguments, str):
+        return arguments
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):
+        return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+    return {NO_OBJECT: arguments[:LONGEST_TEXT]}
 
 
 def _decoded(name: str, arguments: str | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -17,6 +17,11 @@ VERBS = {
 OFFLINE = "offline"
 """The name under which the offline agent keeps what it remembers of a session."""
 
+INSTALL = (
+    "in the checkout of acpd: make setup, pip install '.[models]' or pipx install --force '.[models]', as it was installed"
+)
+"""What gives an acpd-agent without libraries those for models and MCP."""
+
 SETUP_METHOD = {
     "type": "terminal",
     "id": "setup",
@@ -52,7 +57,7 @@ An agent that speaks the Agent Client Protocol on stdin and stdout. --setup asks
 acpd.toml; with --model it asks nothing. A key is read from stdin or from a variable, never from the command line.
 
   --config FILE       read this acpd.toml, its table [agents.native]
-  --model P:M         the model, such as anthropic:claude-sonnet-5
+  --model P:M         the model, such as anthropic:claude-sonnet-5-5
   --base-url URL      where it is, if not at the provider's own address
   --key-env NAME      the variable that holds the key
   --thinking LEVEL    default, off, minimal, low, medium, high, xhigh, max

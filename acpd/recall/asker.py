@@ -8,6 +8,10 @@ from acpd.errors import INVALID_PARAMS, RequestError
 from acpd.needs import Store
 from acpd.storage.contract import Key, Row
 
+AGENTS = 20
+"""Agents that are named to a model, and NAMED characters of each."""
+NAMED = 100
+
 
 class Asker(NamedTuple):
     """A session, whose agent asks. It sees `user`'s sessions and no others."""
@@ -24,6 +28,23 @@ class Asker(NamedTuple):
 def refused(text: str) -> RequestError:
     """What cannot be done, in words for a model."""
     return RequestError(INVALID_PARAMS, text)
+
+
+async def scope(asker: Asker, agent: str, *, found: bool = False) -> str:
+    """A line for a model: whose sessions were looked at, and whose else there are. `agent`: that was asked for; `found`:
+    something of it. Raises StoreError.
+    """
+    there = await asker.store.catalog.agents()
+    others = [name for name in there if name != agent]
+    known = found or agent == asker.agent or agent in there
+    whose = (
+        f"These are sessions of the agent {agent[:NAMED]}." if known else f"There is no agent {agent[:NAMED]} with sessions."
+    )
+    if not others:
+        return f"{whose} There is no other agent with sessions of this user.\n"
+    more = f" and {len(others) - AGENTS} more" if len(others) > AGENTS else ""
+    names = ", ".join(name[:NAMED] for name in others[:AGENTS])
+    return f"{whose} {'Other agents' if known else 'Agents'} with sessions of this user (agentId): {names}{more}.\n"
 
 
 async def moved(asker: Asker) -> list[Row]:

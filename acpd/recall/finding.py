@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from acpd.errors import QueryError, StoreError
 from acpd.indexing import catch_up, catch_up_all, searchable
-from acpd.recall.asker import Asker, moved, refused
+from acpd.recall.asker import Asker, moved, refused, scope
 from acpd.recall.tools import QUOTED, TOOLS, SearchArguments
 from acpd.storage.contract import Row
 from acpd.storage.hits import Find, Hit, Hits
@@ -35,17 +35,19 @@ async def search(asker: Asker, said: SearchArguments) -> str:
     with contextlib.suppress(TimeoutError, StoreError):  # where the catalog cannot be written, what is known has to do
         async with asyncio.timeout(CATCHING_UP):
             rows = await _caught_up(asker)
-    find = Find(query=query, agent=said.agentId or asker.agent, limit=said.maxResults + OWN, each=0)
+    agent = said.agentId or asker.agent
+    find = Find(query=query, agent=agent, limit=said.maxResults + OWN, each=0)
     try:
         async with asyncio.timeout(SEARCHING):
             settled = await catalog.place(asker.session)
             found = await catalog.search(find)
+            whose = await scope(asker, agent, found=bool(found.hits))
     except TimeoutError:
         raise refused(f"The search took more than {SEARCHING:g} s. Look for rarer words, or for more of them.") from None
     old = [hit for hit in found.hits if hit.row.id != asker.session or hit.seq <= (settled or 0)]
     hits = old[: said.maxResults]
     more = found.more or len(old) > len(hits)
-    return _told(said.query, hits, rows, more=more, found=found)
+    return f"{_told(said.query, hits, rows, more=more, found=found)}\n{whose}"
 
 
 def _query(text: str) -> Query:

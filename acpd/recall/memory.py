@@ -137,7 +137,9 @@ async def get(asker: Asker, said: MemoryGetArguments) -> str:
     ((path, text),) = found
     lines = plain_lines(text)
     if not 1 <= said.startLine <= min(said.endLine, max(1, len(lines))):
-        raise refused(f"{path} has {len(lines)} lines: startLine counts from 1, endLine is not before it")
+        raise refused(
+            f"{path} has {len(lines)} line{'s' * (len(lines) != 1)}: startLine counts from 1, endLine is not before it"
+        )
     shown = _within(lines, said.startLine, min(said.endLine, said.startLine + LINES - 1))
     last = said.startLine + len(shown) - 1
     if last < min(said.endLine, len(lines)):

@@ -27,7 +27,7 @@ _READS = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
 async def serve(asker: Callable[[], Awaitable[Asker]], tools: Callable[[], Sequence[Described]]) -> None:
     """Until stdin ends. `asker` says for whom, `tools` which there are, at each call anew.
 
-    What they raise of AcpdError is told to the model.
+    What they raise of AcpdError is told to the model. Raises BrokenPipeError once nobody reads stdout any more.
     """
     one_by_one = asyncio.Lock()
 
@@ -45,8 +45,13 @@ async def serve(asker: Callable[[], Awaitable[Asker]], tools: Callable[[], Seque
         return _listed(tools())
 
     server: Server[Any] = Server("acpd", version=__version__, on_list_tools=listed, on_call_tool=called)
-    async with stdio_server(cast("anyio.AsyncFile[str]", _lines())) as (reader, writer):
-        await server.run(reader, writer, server.create_initialization_options())
+    try:
+        async with stdio_server(cast("anyio.AsyncFile[str]", _lines())) as (reader, writer):
+            await server.run(reader, writer, server.create_initialization_options())
+    except BaseExceptionGroup as group:  # the package's tasks raise them so
+        if group.split(BrokenPipeError)[1] is None:
+            raise BrokenPipeError from None
+        raise
 
 
 async def _lines() -> AsyncIterator[str]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
-from acpd.errors import SessionNotFound, StoreError
-from acpd.recall.asker import Asker, moved, refused
+from acpd.errors import RequestError, SessionNotFound, StoreError
+from acpd.recall.asker import Asker, moved, refused, scope
 from acpd.recall.tools import MORE, QUOTED, HistoryArguments, ListArguments
 from acpd.storage.contract import Key, Row
 from acpd.wire.texts import flat, plain_lines
@@ -42,12 +42,13 @@ async def sessions(asker: Asker, said: ListArguments) -> str:
     with contextlib.suppress(StoreError, TimeoutError):  # what is known has to do
         async with asyncio.timeout(SECONDS):
             rows |= {row.id: row for row in await moved(asker) if row.agent == agent and row.prompted}
+    whose = await scope(asker, agent, found=bool(rows))
     if not rows:
-        return f"No sessions found for agent: {agent}\n"
+        return f"No sessions found for agent: {agent}\n\n{whose}"
     newest = sorted(rows.values(), key=lambda row: (row.updatedAt, row.id), reverse=True)
     lines = [_listed(row, own=row.id == asker.session) for row in newest[:LISTED]]
     rest = f"\nThere are older ones than these {LISTED}: session_search finds what was said.\n" if len(newest) > LISTED else ""
-    return f"Sessions for agent {agent}, newest first. {QUOTED}\n{''.join(lines)}{rest}"
+    return f"Sessions for agent {agent}, newest first. {QUOTED}\n{''.join(lines)}{rest}\n{whose}"
 
 
 def _listed(row: Row, *, own: bool) -> str:
@@ -58,17 +59,22 @@ def _listed(row: Row, *, own: bool) -> str:
 
 async def history(asker: Asker, said: HistoryArguments) -> str:
     """Raises RequestError for a session that there is not, or not for who asks; StoreError."""
-    missing = refused(f"Session not found: {said.sessionId[:200]}. session_list gives the ids of an agent's sessions.")
+    agent = said.agentId or asker.agent
     row = await asker.store.catalog.get(said.sessionId)
-    if row is None or row.agent != (said.agentId or asker.agent):
-        raise missing
+    if row is None or row.agent != agent:
+        raise await _missing(asker, said, agent)
     try:
         async with asyncio.timeout(SECONDS):
             return await _history(asker, asker.key(row), said.lastN)
     except SessionNotFound:
-        raise missing from None
+        raise await _missing(asker, said, agent) from None
     except TimeoutError:
         raise refused(f"Session {row.id} could not be read within {SECONDS:g} s. Ask for fewer messages.") from None
+
+
+async def _missing(asker: Asker, said: HistoryArguments, agent: str) -> RequestError:
+    whose = (await scope(asker, agent)).rstrip().replace("These are", "Looked for among", 1)
+    return refused(f"Session not found: {said.sessionId[:200]}. session_list gives the ids of an agent's sessions. {whose}")
 
 
 async def _history(asker: Asker, key: Key, count: int) -> str:

@@ -272,6 +272,10 @@ class Catalog(ABC):
     ) -> list[Row]:
         """Prompted sessions by updatedAt descending, then id descending; `after` is exclusive. Filters are exact."""
 
+    async def agents(self) -> list[str]:
+        """The agentIds of prompted sessions, in their order. A catalog that cannot tell looks through its newest ones."""
+        return sorted({row.agent for row in await self.page(limit=1000)})
+
     async def opened(self) -> list[Row]:
         """The rows of sessions that are "open", prompted or not. A catalog that cannot tell looks through its newest ones."""
         return [row for row in await self.page() if row.state == "open"]

@@ -252,6 +252,17 @@ class CatalogConformance(Store):
             assert {"x", "y"} == await catalog.known_inner("a", ["x", "y", "z", "", "w"])
             assert set() == await catalog.known_inner("c", ["x"])
 
+    async def test_the_agents_of_prompted_sessions_are_told(self, tmp_path: Path) -> None:
+        """`agents` has each once, in order, and none whose sessions were never prompted or are deleted."""
+        async with self.opened(tmp_path) as store:
+            catalog = part(store.catalog)
+            assert await catalog.agents() == []
+            for identifier, agent in (("1", "b"), ("2", "a"), ("3", "b"), ("4", "é"), ("5", "gone")):
+                await catalog.put(row_at(identifier, 1, agent=agent))
+            await catalog.put(row_at("6", 1, agent="silent", prompted=False))
+            await catalog.delete("5")
+            assert await catalog.agents() == ["a", "b", "é"]
+
     async def test_sessions_that_were_never_prompted_are_found(self, tmp_path: Path) -> None:
         """`unprompted` gives clean rows without a prompt that are older than the time."""
         async with self.opened(tmp_path) as store:

@@ -55,6 +55,12 @@ _MOVED = "INDEXED BY recent WHERE listed <> updatedAt AND prompted"
 _NEWEST = "ORDER BY updatedAt DESC, id DESC LIMIT "
 PIECE = 1000
 """Ids that are read in one go: a millisecond."""
+_AGENTS = (
+    "WITH RECURSIVE each(agent) AS (SELECT min(agent) FROM session WHERE prompted UNION ALL"
+    " SELECT (SELECT min(agent) FROM session WHERE prompted AND agent > each.agent) FROM each WHERE agent IS NOT NULL)"
+    " SELECT agent FROM each WHERE agent IS NOT NULL"
+)
+"""From one agent to the next in the index `by_agent`: DISTINCT would walk along all sessions."""
 _UNCLEAN = "WHERE state <> 'clean'"
 _IDS = "SELECT id FROM session WHERE id > ?1 ORDER BY id LIMIT ?2"
 _BOOT = "SELECT value FROM meta WHERE name = 'boot'"
@@ -165,6 +171,9 @@ class SqliteCatalog(SearchCatalog):
     async def behind(self, /, *, after: After | None = None, limit: int = 100) -> list[Row]:
         later, values = ("", ()) if after is None else ("AND id < ?1", (after.id,))
         return await self._rows(f"WHERE late {later} ORDER BY id DESC LIMIT {limit:d}", *values)
+
+    async def agents(self) -> list[str]:
+        return [agent for (agent,) in await self._database.read(lambda db: query(db, _AGENTS))]
 
     async def opened(self) -> list[Row]:
         return [row for row in await self._rows(_UNCLEAN) if row.state == "open"]

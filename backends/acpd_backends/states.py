@@ -34,7 +34,7 @@ STORE = "store.db"
 """Of SqliteSession. Another name than the catalog's, because this one is not rebuilt when it is deleted."""
 
 _validate = msgspec.json.Decoder(msgspec.Raw).decode
-_UNREADABLE = "a copy was put aside as {}; repair it, or delete it to begin anew"
+_UNREADABLE = "a copy was put aside as {}; put it back from a backup, or remove it to begin anew"
 
 
 def json_fault(value: bytes) -> str:

@@ -129,15 +129,34 @@ def test_the_command_example(launch: Launch, tmp_path: Path) -> None:
     assert [f"{tmp_path}\n"] == shown
 
 
+def test_a_permission_of_the_command_example_is_for_one_line(launch: Launch, tmp_path: Path) -> None:
+    """One line is always allowed then, and none that only begins like it; without a line nothing is asked."""
+    editor = launch(RUNNER)
+    name = session(editor, tmp_path)
+    asked: list[Json] = []
+
+    def always(params: Json) -> Json:
+        asked.append(params)
+        return {"result": {"outcome": {"outcome": "selected", "optionId": "always"}}}
+
+    editor.answers["session/request_permission"] = always
+    for line, count in (("true", 1), ("true", 1), ("true; echo x > made", 2), (" \n", 2)):
+        said(editor, name, line)
+        assert (line, count) == (line, len(asked))
+    assert "Which command?" == said(editor, name, "")
+
+
 def test_the_commands_of_a_killed_agent(launch: Launch, tmp_path: Path) -> None:
     """Without acpd too nothing is left of them after kill -9, what ignores SIGTERM included."""
     editor = launch(RUNNER)
     name = session(editor, tmp_path)
     always = {"outcome": {"outcome": "selected", "optionId": "always"}}
     editor.answers["session/request_permission"] = lambda _: {"result": always}
+    (tmp_path / "script").write_text("trap '' TERM")
     for _ in range(3):
-        said(editor, name, "trap '' TERM")
-    editor.begin(name, "trap '' TERM; echo $$ > pid.new; (trap '' TERM; sleep 100) & mv pid.new pid; sleep 100")
+        said(editor, name, ". ./script")
+    (tmp_path / "script").write_text("trap '' TERM; echo $$ > pid.new; (trap '' TERM; sleep 100) & mv pid.new pid; sleep 100")
+    editor.begin(name, ". ./script")
     deadline = time.monotonic() + PATIENCE
     while not (tmp_path / "pid").exists():
         assert time.monotonic() < deadline

@@ -342,20 +342,31 @@ async def test_options_and_modes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "params", "code"),
+    ("method", "params", "code", "says"),
     [
-        ("session/set_config_option", {"configId": "model", "value": "none"}, -32602),
-        ("session/set_config_option", {"configId": "none", "value": "big"}, -32602),
-        ("session/set_config_option", {"configId": "model", "value": True, "type": "boolean"}, -32602),
-        ("session/set_config_option", {"configId": "model", "value": "forbidden"}, -32000),
-        ("session/set_mode", {"modeId": "none"}, -32602),
+        (
+            "config_option",
+            {"configId": "model", "value": "none"},
+            -32602,
+            "the option model cannot be none: it may be small, big",
+        ),
+        (
+            "config_option",
+            {"configId": "none", "value": "big"},
+            -32602,
+            "there is no option none: there are model, level, mode",
+        ),
+        ("config_option", {"configId": "model", "value": True, "type": "boolean"}, -32602, "the option model is not"),
+        ("config_option", {"configId": "model", "value": "forbidden"}, -32000, ""),
+        ("mode", {"modeId": "none"}, -32602, "the option mode cannot be none: it may be ask, plan"),
     ],
 )
-async def test_a_choice_that_is_none(method: str, params: Json, code: int) -> None:
-    """An unknown option or value is an error and changes nothing; an agent may refuse with an error of its own."""
+async def test_a_choice_that_is_none(method: str, params: Json, code: int, says: str) -> None:
+    """An unknown option or value is an error, names what there is, changes nothing; an agent may have errors of its own."""
     async with joined(Choosy()) as (editor, _):
         name = await editor.new()
-        assert code == (await editor.refusal(method, {"sessionId": name, **params})).code
+        refused = await editor.refusal(f"session/set_{method}", {"sessionId": name, **params})
+        assert (code, says) == (refused.code, refused.message[: len(says)])
         assert {"model": "small", "level": "low", "mode": "ask"} == values((await editor.load(name))["configOptions"])
         assert [] == editor.said("_acpd/state") + editor.updates()
 

@@ -84,6 +84,8 @@ def test_a_turn_that_a_killed_acpd_left(plain: Shelf) -> None:
     ("words", "code", "told"),
     [
         (("branch", "s1"), 2, "no entry is named (acpd branch ID@ENTRY"),
+        (("label", "s1@e1", "good", "idea"), 2, "a label of several words stands in quotes (acpd label s1@e1 'good idea')"),
+        (("tree", "s1@e1"), 1, "cannot find session s1@e1 (a session, and no entry of it, is meant here: s1, without @e1)"),
         (("label", "s1@e1", "x", "--remove"), 2, "a label is a text, or --remove"),
         (("label", "s1@e1", "a\nb"), 1, "label must be one line of 1 to 200 printable characters"),
         (("branch", "s1@nowhere"), 1, "cannot find entry nowhere of session s1 ('acpd tree s1' lists them)"),

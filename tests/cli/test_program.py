@@ -135,7 +135,7 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     """An agent's program that is not found says which PATH was searched."""
     code, out, err = acpd.run(tmp_path, "run", "--", "no-such-agent", env={"ACPD_LOGIN": "1", "PATH": "/nowhere"})
     assert (1, "") == (code, out)
-    assert "acpd: agent command not found: no-such-agent (PATH searched: /nowhere)\n" == err
+    assert "acpd: agent command not found: no-such-agent (PATH searched: /nowhere; install it, or give its whole path)\n" == err
 
 
 def test_a_program_that_cannot_start(tmp_path: Path) -> None:
@@ -237,6 +237,7 @@ def test_config_hides_secrets(tmp_path: Path) -> None:
     assert {"value": "process", "source": "ACPD_STORAGE_SYNC"} == values["storage.sync"]
     assert {"value": ["a", "--api-key", "***"], "source": str(file)} == values["agents.a.command"]
     assert {"value": {"KEY": "***"}, "source": str(file)} == values["agents.a.env"]
+    assert {"value": True, "source": "default"} == values["agents.native.memory"]
 
 
 def test_every_command_has_help() -> None:

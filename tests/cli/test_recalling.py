@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import subprocess
 import time
 from collections.abc import AsyncGenerator
@@ -150,6 +151,28 @@ async def test_only_protocol_on_stdout(tmp_path: Path) -> None:
         assert 0 == await process.wait()
     assert all(line.startswith(b'{"jsonrpc":"2.0"') for line in lines)
     assert before == log.read_bytes()
+
+
+async def test_a_reader_that_is_gone_is_no_failure(tmp_path: Path) -> None:
+    """As of every command: it ends well and says nothing, least of all a traceback."""
+    async with opened(tmp_path / "data", None) as store:
+        await write(store, Key("claude", "s"), user("hi"), end())
+    reader, writer = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        *acpd.ACPD,
+        "mcp",
+        "--session",
+        "s",
+        env=acpd.environment(tmp_path),
+        stdin=subprocess.PIPE,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+    )
+    os.close(writer)
+    os.close(reader)
+    async with asyncio.timeout(LIMIT):
+        _, err = await process.communicate(HELLO)
+    assert (0, b"") == (process.returncode, err)
 
 
 async def test_half_a_character_is_answered(tmp_path: Path) -> None:

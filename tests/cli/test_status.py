@@ -92,6 +92,23 @@ def test_when_little_else_works(tmp_path: Path) -> None:
         assert (2, "", True) == (code, out, err.startswith(f"acpd: {file} is not TOML"))
 
 
+def test_what_the_daemon_has_not_read(tmp_path: Path) -> None:
+    """A change of the file is named by `acpd status` and `acpd config` as long as the daemon goes by what was there before."""
+    with Served(tmp_path / "home") as served:
+        file = served.home / "config" / "acpd.toml"
+        pid = served.serve()
+        before = served.run("config", "--json")
+        assert ([], "") == (told(served)["unread"], before[2])
+        file.write_text(file.read_text() + "[sessions]\ntools = true\n")
+        assert ["sessions.tools"] == told(served)["unread"]
+        line = "changed since the daemon has read its configuration, and not in force: sessions.tools"
+        code, out, err = served.run("config", "--json")
+        assert (0, True) == (code, json.loads(out)["sessions.tools"]["value"])
+        assert f"acpd: {line} (acpd stop, or kill -HUP {pid})\n" == err
+        file.write_text(file.read_text() + "[log]\nsize = 3\n")
+        assert f"{line}, log.size (acpd stop)" in served.run("status")[1].splitlines()
+
+
 def test_no_daemon(tmp_path: Path) -> None:
     """It says so, and what starts one; the exit code is 1."""
     ran = acpd.run(tmp_path, "status")

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from acpd.errors import RequestError, StoreError
 from acpd.recall import finding, reading
+from acpd.recall.asker import AGENTS
 from acpd.storage.contract import Key
 from acpd.storage.rows import row_of
 from tests.core.recalled import agent, ask, end, opened, tool, update, user, write
@@ -52,8 +53,31 @@ async def test_users_and_agents_see_nothing_of_each_other(tmp_path: Path, backen
                 with pytest.raises(RequestError, match=f"Session not found: {re.escape(wrong)}\\. {NOBODY}"):
                     await ask(store, me, "session_history", sessionId=wrong)
             for wrong in (foreign, f"../{foreign}", "../claude", "claude/../codex"):
-                assert "No matches found for: port\n" == await ask(store, me, "session_search", query="port", agentId=wrong)
-                assert f"No sessions found for agent: {wrong}\n" == await ask(store, me, "session_list", agentId=wrong)
+                there = "Agents with sessions of this user (agentId): claude, codex."
+                none = f"\n\nThere is no agent {wrong} with sessions. {there}\n"
+                text = await ask(store, me, "session_search", query="port", agentId=wrong)
+                assert f"No matches found for: port{none}" == text
+                assert f"No sessions found for agent: {wrong}{none}" == await ask(store, me, "session_list", agentId=wrong)
+
+
+async def test_whose_sessions_were_looked_at_is_told(tmp_path: Path) -> None:
+    """With matches and without: the agent, and the others of the user, so that a model need not guess their names."""
+    here = "These are sessions of the agent claude. "
+    calls: list[tuple[str, dict[str, object]]] = [("session_search", {"query": "port"}), ("session_list", {})]
+    async with opened(tmp_path, None) as store:
+        for name, arguments in calls:
+            text = await ask(store, ME, name, **arguments)
+            assert text.endswith(f"\n\n{here}There is no other agent with sessions of this user.\n")
+        for other in ("claude", *(f"agent{number:02}" for number in range(AGENTS + 2))):
+            await write(store, Key(other, f"s-{other}"), user("the port"), end())
+        most = ", ".join(f"agent{number:02}" for number in range(AGENTS))
+        for name, arguments in calls:
+            text = await ask(store, ME, name, **arguments)
+            assert text.endswith(f"\n\n{here}Other agents with sessions of this user (agentId): {most} and 2 more.\n")
+        with pytest.raises(RequestError, match=r"Looked for among sessions of the agent claude. Other agents .*: agent00, "):
+            await ask(store, ME, "session_history", sessionId="s-agent00")
+        with pytest.raises(RequestError, match=r"There is no agent nobody with sessions. Agents .*: agent00, "):
+            await ask(store, ME, "session_history", sessionId="s-agent00", agentId="nobody")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +168,7 @@ async def test_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             slow.setattr(finding, "CATCHING_UP", 0.05)
             text = await ask(store, ME, "session_search", query="needle")
             assert ["one one-1 [USER]: first needle"] == said(text)
-            assert text.endswith("\nNot everything could be searched yet: ask again in a moment.\n")
+            assert "\nNot everything could be searched yet: ask again in a moment.\n" in text
         assert 2 == len(said(await ask(store, ME, "session_search", query="needle")))
         with monkeypatch.context() as slow:
             slow.setattr(type(store.catalog), "search", for_ever)
@@ -182,7 +206,9 @@ async def test_while_the_catalog_is_made_anew(tmp_path: Path) -> None:
         path.unlink()
     async with opened(tmp_path, None, recover=False) as store:
         text = await ask(store, ME, "session_search", query="needle")
-        assert "No matches found for: needle\n\nNot everything could be searched yet: ask again in a moment.\n" == text
+        assert text.startswith(
+            "No matches found for: needle\n\nNot everything could be searched yet: ask again in a moment.\n\n"
+        )
         await store.catalog.recover(store.journals)
         text = await ask(store, ME, "session_search", query="needle")
         assert ["one one-1 [USER]: first needle"] == said(text)

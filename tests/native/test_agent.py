@@ -219,6 +219,7 @@ def test_the_model_is_an_option(launch: Launch, server: ModelServer) -> None:
     name = editor.new()
     wrong = editor.call("session/set_config_option", {"sessionId": name, "configId": "model", "value": "nonsense"})
     assert -32602 == wrong["error"]["code"]
+    assert "the option model cannot be nonsense: it may be anthropic:" in wrong["error"]["message"]
     params = {"sessionId": name, "configId": "model", "value": "anthropic:claude-haiku-5-5"}
     assert "anthropic:claude-haiku-5-5" == values(editor.call("session/set_config_option", params)["result"])["model"]
     editor.says(name, "[[say x]]")

@@ -12,7 +12,7 @@ import pytest
 
 from acpd.api.channel import encode_exactly
 from acpd.api.shapes import Client
-from acpd.native.compacting import NOTHING, REST, Compacting
+from acpd.native.compacting import NEXT, NOTHING, Compacting
 from acpd.native.cutting import Rules
 from acpd.native.history import History, Memory, paired
 from acpd.native.models import Loaded
@@ -174,18 +174,18 @@ async def test_a10_two_compactions(chat: Chat) -> None:
 @pytest.mark.parametrize(
     ("canned", "why"),
     [
-        (http(500, {"error": {"message": KEY}}), "it failed (HTTP 500)"),
-        (http(401, {"error": {"message": KEY}}), "the request failed"),
+        (http(500, {"error": {"message": f"no {KEY}"}}), "failed (HTTP 500). It said: no ***"),
+        (http(401, {"error": {"message": KEY}}), "did not accept the key (HTTP 401)"),
         (answer("chat", " "), "The summary is empty"),
         (answer("chat", "long " * 1_000), "not shorter"),
         (answer("chat", "half", finish="length"), "not finished"),
         (answer("chat", "", [("a", "read", {})]), "not finished"),
-        (b"\n\n".join(answer("chat", "half").split(b"\n\n")[:2]) + b"\n\n", "the request failed"),
+        (b"\n\n".join(answer("chat", "half").split(b"\n\n")[:2]) + b"\n\n", "v1 failed. The"),
     ],
 )
 async def test_a09_a_failed_summary_changes_nothing(chat: Chat, canned: bytes, why: str) -> None:
-    """An error, a blank, a longer or an unfinished summary: the old context is sent, the client is told once, and it is not
-    tried again before there are some more messages.
+    """An error, a blank, a longer or an unfinished summary: the old context is sent, the client is told once why, and it is not
+    tried again before there are some more messages; nothing is told of another failure for the same reason.
     """
     await chat.filled()
     before = list(chat.history.messages)
@@ -198,11 +198,18 @@ async def test_a09_a_failed_summary_changes_nothing(chat: Chat, canned: bytes, w
     said = chat.told[-1].heard[1][1]["error"]
     assert why in said
     assert KEY not in said
-    while len(chat.history.messages) + 1 < 9 + REST:
-        await chat.says("more")
-        assert [] == chat.shown()
+    assert said.endswith(f". {NEXT}")
+    for again in (canned, None):
+        rest = chat.history.rest
+        while len(chat.history.messages) + 1 < rest:
+            await chat.says("more")
+            assert [] == chat.shown()
+        if again is not None:
+            await chat.says("more", again, answer("chat", "ok"))
+            assert [] == chat.shown()
     await chat.says("more", answer("chat", "SUMMARY"), answer("chat", "ok"))
-    assert ["in_progress", "completed"] == chat.shown()
+    assert ["completed"] == chat.shown()
+    assert "" == chat.history.unsummarised
 
 
 async def test_a_summary_may_not_fill_the_window(chat: Chat) -> None:
@@ -317,9 +324,11 @@ async def test_by_hand(chat: Chat) -> None:
     assert "SUMMARY" == chat.history.summary
     before = list(chat.history.messages)
     await chat.filled(2)
-    assert "Nothing was changed. OpenAI: it failed" in (await chat.by_hand("", http(500, {}))).replace(
-        chat.model.chosen.title, "OpenAI"
-    )
+    for _ in range(2):
+        assert "Nothing was changed. http" in (said := await chat.by_hand("", http(500, {})))
+        assert "/v1 failed (HTTP 500)." in said
+        assert NEXT not in said
+        assert ["in_progress", "failed"] == chat.shown()
     assert before == chat.history.messages[: len(before)]
 
 

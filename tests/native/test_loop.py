@@ -177,6 +177,7 @@ async def test_thoughts_alone_are_an_empty_answer(server: ModelServer) -> None:
 
 ERRORS = [
     (401, None, -32000, "did not accept the key"),
+    (402, None, -32603, "Top it up, or choose another model; then say `go on`"),
     (403, None, -32000, "did not accept the key"),
     (404, None, -32603, "has no model"),
     (400, None, -32603, "rejected the request"),
@@ -211,7 +212,7 @@ async def test_an_error_of_the_provider_has_a_clear_outcome(
     again = Told("[[say well]]")
     assert "end_turn" == (await talk(again, model, history)).stop
     assert "well" == again.texts()
-    kept = status in {409, 429, 500, 503, 529}
+    kept = status in {402, 409, 429, 500, 503, 529}
     assert kept == ("first" in json.dumps(server.bodies[-1]))
     assert ("is kept" in ended.text, "left out" in ended.text or "does not remember" in ended.text) == (kept, not kept)
 

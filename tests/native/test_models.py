@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -12,11 +13,12 @@ from threading import Thread
 import pytest
 
 from acpd import ownagent
-from acpd.native import models
+from acpd.native import models, words
 from acpd.native.models import PROVIDERS, Chosen, ModelUnusable, choose, find_ollama, load, ollama_at, parse
 from acpd.native.offers import MOST, Offers
 from acpd.native.settings import Settings
 from acpd.tasks import Tasks
+from tests.support.paths import ROOT
 
 KEY = "sk-12345678"
 
@@ -133,6 +135,16 @@ async def test_a_model_without_its_key_says_which_variable(monkeypatch: pytest.M
     with pytest.raises(ModelUnusable, match="DEEPSEEK_API_KEY"):
         await asyncio.to_thread(load, Chosen("deepseek", "deepseek-v4-pro"), {})
     assert await asyncio.to_thread(load, Chosen("openai", "x", "http://localhost:1/v1"), {})
+
+
+@pytest.mark.parametrize("missing", ["pydantic_ai.direct", "pydantic_ai.models.openai"])
+async def test_what_is_not_installed_says_how_a_checkout_gets_it(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    """Without the libraries, or the SDK of one provider, the hint is what the documents say."""
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ModelUnusable) as raised:
+        await asyncio.to_thread(load, Chosen("openai", "x", "http://localhost:1/v1"), {})
+    assert words.INSTALL == raised.value.hint
+    assert all("'.[models]'" in text for text in (words.INSTALL, (ROOT / "docs/native-agent.md").read_text()))
 
 
 @pytest.mark.parametrize("name", ["nonsense:x", "groq:llama"])

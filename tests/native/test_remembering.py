@@ -20,7 +20,7 @@ from acpd.native import remembering
 from acpd.native.agent import NativeAgent
 from acpd.native.history import History
 from acpd.native.remembering import SECTION, SECTIONS, Remembering, digest, facts_in, hidden, news, sections_of
-from acpd.native.settings import Settings
+from acpd.native.settings import Settings, load
 from acpd.storage.contract import Key, Memories
 from acpd.tasks import Tasks
 from acpd_backends import ledgers
@@ -332,7 +332,7 @@ async def test_a22_an_extraction_that_hangs_disturbs_nothing(
     assert 5 == len(server.bodies)
     assert "remembered" not in acpd.state
     said = capfd.readouterr().err
-    assert f"nothing was remembered of session {name}: it took longer than 0.2 s" in said
+    assert f"nothing was remembered of a session in {tmp_path}: it took longer than 0.2 s" in said
 
 
 @pytest.mark.usefixtures("quick")
@@ -350,7 +350,7 @@ async def test_an_extraction_that_fails_is_told_on_stderr(
             await editor.prompt(name, f"prompt {number}")
             await asyncio.wait_for(told.wait(), 10)
             heard = capfd.readouterr().err
-            assert heard.startswith(f"acpd-agent: nothing was remembered of session {name}: ")
+            assert heard.startswith(f"acpd-agent: nothing was remembered of a session in {tmp_path}: ")
             assert (1, False) == (heard.count("\n"), KEY in heard)
         assert "answer 0answer 1answer 2" == editor.text()
         server.canned = says("last", "- at last")
@@ -408,7 +408,51 @@ async def test_a_turn_does_not_wait_for_what_is_remembered(
         assert "end_turn" == await editor.prompt(name, "first")
         del editor.answers["_acpd/memory/read"]
         assert "end_turn" == await editor.prompt(name, "second")
-    assert 2 == capfd.readouterr().err.count("nothing was remembered of session")
+    assert 2 == capfd.readouterr().err.count("nothing was remembered of a session in")
+
+
+@pytest.mark.usefixtures("quick")
+async def test_it_is_switched_off_and_on_while_it_runs(server: ModelServer, tmp_path: Path) -> None:
+    """What acpd.toml says of memory holds at once, for what is under way too; a file that cannot be read changes nothing."""
+    (tmp_path / "config").mkdir()
+    file = tmp_path / "config" / "acpd.toml"
+
+    def put(text: str) -> None:
+        file.write_text(f'[agents.native]\nmodel = "openai:m"\nmemory = {text}\n')
+
+    def write(text: str) -> None:
+        off(lambda: put(text))
+
+    def switched_off(params: Json) -> Json:
+        put("false # before the answer")
+        return keep(params) or {}
+
+    environ = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1", "ACPD_HOME": str(tmp_path)}
+    write("true")
+    made = off(lambda: NativeAgent(load((), environ), environ, lambda: load((), environ)))
+    acpd = Acpd(tmp_path / "store")
+    server.canned = says("one", "two", "three", "four", "- likes tea")
+    async with joined(made, OURS) as (editor, _):
+        acpd.serve(editor)
+        keep = editor.answers["_acpd/state"]
+        editor.answers["_acpd/state"] = partial(acpd._begin, editor, "_acpd/state", switched_off)
+        name = await editor.new(tmp_path)
+        await editor.prompt(name, "first")
+        editor.answers["_acpd/state"] = keep
+        await ended(editor, server, 1)
+        read = len(editor.said("_acpd/memory/read"))
+        await editor.prompt(name, "second")
+        await ended(editor, server, 2)
+        write("[")
+        await editor.prompt(name, "third")
+        await ended(editor, server, 3)
+        assert (1, read) == (read, len(editor.said("_acpd/memory/read")))
+        write("true # again")
+        await editor.prompt(name, "fourth")
+        await editor.until(marked(editor))
+    assert [True, False, False, True] == ["memory_search" in json.dumps(body["tools"]) for body in server.bodies[:4]]
+    assert ["- likes tea"] == acpd.facts()
+    assert "first" in asked(server.bodies[4]), "what was not looked at is looked at when it is wanted again"
 
 
 async def test_s20_its_model_can_look_for_it(server: ModelServer, tmp_path: Path) -> None:
@@ -610,5 +654,5 @@ async def test_an_answer_with_more_facts_than_fit_in_a_section(
         await editor.until(marked(editor))
     assert facts[:32] == acpd.facts()
     assert told.is_set()
-    assert "not all was remembered of session" in (said := capfd.readouterr().err)
+    assert "not all was remembered of a session in" in (said := capfd.readouterr().err)
     assert "8 facts of one answer" in said

@@ -19,6 +19,7 @@ import pytest
 from acpd.config import Config, Paths
 from acpd.errors import ConfigError
 from acpd.native import keys, setup
+from acpd.native.setup import LISTED, Terminal
 from tests.support.client import Client
 from tests.support.commands import acpd
 from tests.support.models import ModelServer, http, model_server
@@ -109,7 +110,7 @@ def test_a_usual_variable_is_not_written(run: Callable[..., int], env: dict[str,
     ("answer", "said"),
     [
         (http(401, {"error": {"message": f"bad key {KEY}"}}), "/v1 did not accept the key (HTTP 401)."),
-        (http(404, {"error": {"message": "no"}}), "/v1 has no model fake-model (HTTP 404), or its address is wrong."),
+        (http(404, {"error": {"message": "no"}}), "(HTTP 404), or its address is wrong. It said: no. It lists: fake-model."),
         (http(400, {"error": {"message": f"what is {KEY}"}}), "/v1 rejected the request (HTTP 400). It said: what is ***"),
         (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n[]", "/v1 gave an answer that cannot be read."),
         (b"HTTP/1.1 302 X\r\nContent-Length: 0\r\n\r\n", "/v1 gave an answer that cannot be read (HTTP 302)."),
@@ -229,17 +230,20 @@ def test_what_was_offline_has_the_model_that_was_set_up(
         assert "hello" in client.text(session)
         assert [] == server.bodies
         assert 0 == run("--model", "openai:fake-model", "--base-url", f"{server.url}/v1", "--key-stdin", stdin=KEY)
-        for name in (session, other, client.new(tmp_path)):
+        later = [client.new(tmp_path) for _ in range(2)]
+        for name in (session, other, *later):
             assert "end_turn" == client.prompt(name, "[[say from a model]]")
             assert "from a model" in client.text(name)
-        assert 4 == len(server.bodies)
+        assert 5 == len(server.bodies)
         update = [line.update for line in client.updates("config_option_update", session)][-1]
         assert "openai:fake-model" in str(update)
-        assert [] == client.updates("available_commands_update", session)[-1].update["availableCommands"]
+        for name in (session, *later):
+            (offered,) = client.updates("available_commands_update", name)[-1].update["availableCommands"]
+            assert "compact" == offered["name"]
     with Client(command, tmp_path, env=env) as client:
         client.initialize()
         assert "end_turn" == client.prompt(client.new(tmp_path), "[[say at once]]")
-        assert 5 == len(server.bodies)
+        assert 6 == len(server.bodies)
 
 
 class Screen:
@@ -307,6 +311,26 @@ def test_the_key_may_be_set_later(env: dict[str, str]) -> None:
     assert "was not tried: ANTHROPIC_API_KEY is not set yet" in seen
     assert "must be set where the editor starts the agent" in seen
     assert 'model = "anthropic:' in written(env)
+
+
+def test_a_model_may_be_named_that_is_not_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its number or by any name; of very many the first are shown, and how many there are besides. A blank is none."""
+    many = [f"m{number}" for number in range(LISTED + 3)]
+    cases = [
+        (["a", "b"], "2\n", "b"),
+        (["a"], "other\n", "other"),
+        (many, f"99\n{many[-1]}\n", many[-1]),
+        ([], "\na b\nx:1\n", "x:1"),
+    ]
+    for offered, typed, expected in cases:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        assert expected == Terminal().name("Model", offered)
+    shown = capsys.readouterr().out
+    assert (
+        f"  {LISTED}  m{LISTED - 1}\n  and 3 more, by their names\nModel [1]: A number from 1 to {LISTED}, or a name, please.\n"
+        in shown
+    )
+    assert "Model: A name, please.\nModel: A name, please.\n" in shown
 
 
 @pytest.mark.e2e

@@ -14,6 +14,7 @@ from acpd.native.mcp.reading import PROMPTS, RESOURCES, ReadPrompts, ReadResourc
 from acpd.native.mcp.server import Server
 from acpd.native.mcp.spec import Spec
 from acpd.native.mcp.tools import McpTool
+from acpd.native.words import INSTALL
 from acpd.tasks import Tasks, within
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _import() -> ModuleType:
         return importlib.import_module("acpd.native.mcp.link")
     except ImportError as error:
         missing = f"acpd-agent has no library for MCP ({error.name or 'unknown module'} is missing)"
-        raise ServerFailed(f"{missing}: pip install 'acpd[models]'") from None
+        raise ServerFailed(f"{missing} ({INSTALL})") from None
 
 
 async def _cancel(tasks: Tasks, timeout: float) -> None:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 Arguments = TypeVar("Arguments", bound=Struct)
 
 
+UNREAD = "This is outside of the session's folders: what the file has now is read only once you allow the change."
+
+
 class Draft(NamedTuple):
     """What the file had when the diff was made (None: there was none), what it is to have, and what the model is told then."""
 
@@ -49,17 +52,26 @@ class Changing(Placed[Arguments]):
         return self.place(arguments).to_write
 
     @abstractmethod
+    def wanted(self, arguments: Mapping[str, Any]) -> tuple[str | None, str]:
+        """What the arguments alone say of the change: the text that goes (None: nothing is said of it), the text that comes."""
+
+    @abstractmethod
     def draft(self, where: Place, old: str | None, arguments: Mapping[str, Any]) -> Draft:
         """In a thread. Raises ToolFailed."""
 
     async def prepare(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Outside of the session's folders nothing is looked at before the user has allowed it."""
-        return {"draft": await self._shown(turn, call, arguments)} if self.place(arguments).root else arguments
+        """Outside of the session's folders nothing is looked at before the user has allowed it: they see what is wanted."""
+        where = self.place(arguments)
+        if where.root:
+            return {"draft": await self._shown(turn, call, arguments)}
+        await call.diff(Path(where.path), *self.wanted(arguments))
+        await call.text(UNREAD)
+        return arguments
 
     async def _shown(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> Draft:
         where = self.place(arguments)
         draft = await asyncio.to_thread(self.draft, where, await _current(turn, where), arguments)
-        await call.diff(Path(where.path), draft.old, draft.new)
+        await call.diff(Path(where.path), draft.old, draft.new, alone=True)
         return draft
 
     async def run(self, turn: Turn, call: ToolCall, arguments: Mapping[str, Any]) -> ToolOutput:
@@ -103,6 +115,9 @@ class Write(Changing[WriteArguments]):
     def title(self, session: Session, arguments: Mapping[str, Any]) -> str:
         return f"Write {from_root(session, self.place(arguments).path)}"
 
+    def wanted(self, arguments: Mapping[str, Any]) -> tuple[str | None, str]:
+        return None, self.said(arguments).content
+
     def draft(self, where: Place, old: str | None, arguments: Mapping[str, Any]) -> Draft:
         said = self.said(arguments)
         if old and not self._seen.knows(where.real):
@@ -110,11 +125,11 @@ class Write(Changing[WriteArguments]):
                 "has changed since you read it" if self._seen.has(where.real) else "is there already, and you have not read it"
             )
             raise ToolFailed(f"{shown(where.path)} {why}: read it, then write it, or change a part of it with `edit`.")
-        lines = said.content.count("\n") + (not said.content.endswith("\n"))
+        lines = said.content.removesuffix("\n").count("\n") + bool(said.content)
+        size = len(said.content.encode())
         done = "Wrote" if old is None else "Replaced"
-        return Draft(
-            where, old, said.content, f"{done} {shown(where.path)}: {lines} lines, {len(said.content.encode())} bytes."
-        )
+        length = f"{lines} line{'s' * (lines != 1)}, {size} byte{'s' * (size != 1)}"
+        return Draft(where, old, said.content, f"{done} {shown(where.path)}: {length}.")
 
 
 class EditArguments(Struct, forbid_unknown_fields=True):
@@ -136,6 +151,10 @@ class Edit(Changing[EditArguments]):
 
     def title(self, session: Session, arguments: Mapping[str, Any]) -> str:
         return f"Edit {from_root(session, self.place(arguments).path)}"
+
+    def wanted(self, arguments: Mapping[str, Any]) -> tuple[str | None, str]:
+        said = self.said(arguments)
+        return said.old, said.new
 
     def draft(self, where: Place, old: str | None, arguments: Mapping[str, Any]) -> Draft:
         said = self.said(arguments)

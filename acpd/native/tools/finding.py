@@ -153,7 +153,11 @@ class _Search:
             )
             if self._budget.why:
                 break
-        more = f"[{self._too_big} files above {MAX_FILE >> 20} MiB were not searched.]" if self._too_big else ""
+        more = (
+            f"[{self._too_big} file{'s' * (self._too_big != 1)} above {MAX_FILE >> 20} MiB: not searched.]"
+            if self._too_big
+            else ""
+        )
         return _told(self._lines, self._budget, ignored=self._said.ignored, more=more)
 
     def _title(self) -> str:

@@ -58,7 +58,18 @@ def _told(schema: Mapping[str, Any]) -> str:
     required = schema.get("required", ())
     told: list[str] = []
     for name, value in schema["properties"].items():
-        kinds = [value["type"]] if "type" in value else [each["type"] for each in value.get("anyOf", ()) if "type" in each]
-        kind = " or ".join(kind for kind in kinds if kind != "null")
+        kind = _kind(value)
         told.append(f"{name} ({kind}, required)" if name in required else f"{name} ({kind})")
     return ", ".join(told)
+
+
+def _kind(value: Mapping[str, Any]) -> str:
+    """What a member may be: `string`, `a | b`, `array of objects with: ...`."""
+    if "enum" in value:
+        return " | ".join(map(str, value["enum"]))
+    if "properties" in value:
+        return f"objects with: {_told(value)}"
+    if "items" in value:
+        return f"array of {_kind(value['items'])}"
+    kinds = [value["type"]] if "type" in value else [each["type"] for each in value.get("anyOf", ()) if "type" in each]
+    return " or ".join(kind for kind in kinds if kind != "null")

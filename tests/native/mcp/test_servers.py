@@ -281,7 +281,7 @@ async def test_without_the_package(tmp_path: Path, mark: str, monkeypatch: pytes
         titles = {f"MCP server {name} is not available" for name in ("rich", "web")}
         assert titles == {notice.title for notice in session.seat.notices}
         for notice in session.seat.notices:
-            assert "pip install 'acpd[models]'" in notice.description
+            assert "pip install '.[models]'" in notice.description
         assert 2 == len(session.seat.notices)
 
 

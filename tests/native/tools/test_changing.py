@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -68,19 +69,57 @@ async def test_what_runs_by_itself_is_always_asked_for(work: Bench, path: str) -
 @pytest.mark.parametrize("path", ["../out", "link", "folder/out", "sub/../../out"])
 async def test_writing_outside_needs_a_permission_in_every_mode(work: Bench, tmp_path: Path, path: str) -> None:
     """What is outside after links is not written, and not even looked at, before the user has allowed it; then it is."""
-    (tmp_path / "out").write_text("old")
+    (tmp_path / "out").write_text("old and secret")
     (work.root / "link").symlink_to(tmp_path / "out")
     (work.root / "folder").symlink_to(tmp_path)
     (work.root / "sub").mkdir()
     work.mode("code")
     work.client.decide = lambda _: "no"
     assert (await work.call("edit", path=path, old="old", new="new")).failed
-    assert (tmp_path / "out").read_text() == "old"
-    assert "old" not in [content.get("oldText") for content in work.shown()["content"]]
+    assert (tmp_path / "out").read_text() == "old and secret"
+    assert "secret" not in json.dumps(work.client.updates)
     work.client.decide = lambda _: "yes"
     assert not (await work.call("edit", path=path, old="old", new="new")).failed
-    assert (tmp_path / "out").read_text() == "new"
+    assert (tmp_path / "out").read_text() == "new and secret"
     assert len(work.client.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "before", "wanted", "after"),
+    [
+        ("write", {"content": "new\n"}, "", (None, "new\n"), ("", "new\n")),
+        ("write", {"content": "new\n"}, None, (None, "new\n"), (None, "new\n")),
+        ("edit", {"old": "b", "new": "x"}, "a\nb\n", ("b", "x"), ("a\nb\n", "a\nx\n")),
+    ],
+)
+async def test_what_is_wanted_outside_is_shown_before_it_is_asked_for(
+    work: Bench,
+    tmp_path: Path,
+    name: str,
+    arguments: Json,
+    before: str | None,
+    wanted: tuple[str | None, str],
+    after: tuple[str | None, str],
+) -> None:
+    """Nobody decides blindly: the question shows what the arguments say, the call that was allowed what became of the file."""
+    file = tmp_path / "out"
+    if before is not None:
+        file.write_text(before)
+    assert not (await work.call(name, path=str(file), **arguments)).failed
+    assert after[1] == file.read_text()
+    diff = {"type": "diff", "path": str(file)}
+    asked, shown = work.client.asked[0]["toolCall"]["content"], work.shown()["content"]
+    assert diff | {"oldText": wanted[0], "newText": wanted[1]} == asked[0]
+    assert "is read only once you allow the change" in asked[1]["content"]["text"]
+    assert [diff | {"oldText": after[0], "newText": after[1]}] == shown
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [("", "0 lines, 0 bytes"), ("a", "1 line, 1 byte"), ("a\nb\n", "2 lines, 4 bytes")]
+)
+async def test_what_was_written_is_counted(work: Bench, content: str, told: str) -> None:
+    """One is not told as many."""
+    assert (await work.call("write", path="a", content=content)).text.endswith(f": {told}.")
 
 
 async def test_a_text_that_occurs_often(work: Bench) -> None:

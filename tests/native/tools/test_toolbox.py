@@ -47,6 +47,7 @@ async def test_what_a_model_gets_wrong(work: Bench) -> None:
         ("read", {"path": "a", "file": "b"}, "`file`"),
         ("read", {}, "path (string, required), line (integer), limit (integer), numbered (boolean)"),
         ("plan", {"steps": [{"content": "a", "status": "done"}]}, "$.steps[0].status"),
+        ("plan", {"steps": ["a"]}, "steps (array of objects with: content (string, required), status (completed | "),
         ("grep", {"pattern": ""}, "$.pattern"),
         ("fetch", {"url": "file:///etc/passwd"}, "http://"),
         ("fetch", {"url": "http://me:secret@example.com/"}, "@"),
@@ -55,6 +56,7 @@ async def test_what_a_model_gets_wrong(work: Bench) -> None:
         assert output.failed
         assert why in output.text
         assert work.shown()["status"] == "failed"
+        assert isinstance(work.shown()["rawInput"], dict)
     assert work.client.asked == []
 
 
