@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from msgspec import Struct
+
 from acpd.errors import StoreError
 from acpd.storage.contract import Journal
 from acpd.wire import lines
@@ -20,26 +22,20 @@ RETRY_EVERY = 1.0
 GIVE_UP = 30.0
 
 
-class Written:
+class Written(Struct, gc=False):
     """One line that was appended."""
 
-    __slots__ = ("at", "id", "seq")
-
-    def __init__(self, identifier: str, seq: int, at: str) -> None:
-        self.id = identifier
-        self.seq = seq
-        self.at = at
+    id: str
+    seq: int
+    at: str
 
 
-class _Waiting:
+class _Waiting(Struct):
     """Somebody who waits until what was committed before is durable."""
 
-    __slots__ = ("durable", "syncing", "then")
-
-    def __init__(self, then: Callable[[], None]) -> None:
-        self.then = then
-        self.syncing = False
-        self.durable = False
+    then: Callable[[], None]
+    syncing: bool = False
+    durable: bool = False
 
 
 class Scribe:
@@ -109,12 +105,8 @@ class Scribe:
         name, at = identifier or self._ids.new(), self._clock.now()
         line = lines.entry(kind, name, parent, seq, at, body)
         self.journal.append(line)
-        if kind == "update" and what != "plan":
-            fold.advance(what, name, parent, seq, at)
-        elif kind == "prompt":
-            fold.prompt(name, parent, seq, at)
-        elif kind == "turn" and what:
-            fold.turned(what, name, parent, seq, at)
+        if kind == "prompt" or (kind != "compaction" and what not in {"", "plan"}):
+            fold.advance(kind, what, name, parent, seq, at)
         else:
             fold.add(lines.decode(line))
         return Written(name, seq, at)
@@ -127,7 +119,7 @@ class Scribe:
         first = self.fold.seq + 1
         ids, at = self._ids.some(len(texts)), self._clock.now()
         self.journal.append(lines.chain("update", ids, parent, first, at, body, positions, texts))
-        self.fold.advance(kind, ids[0], parent, first, at)
+        self.fold.advance("update", kind, ids[0], parent, first, at)
         if len(ids) > 1:
             self.fold.go_on(ids[-1], first + len(ids) - 1)
         return Written(ids[-1], self.fold.seq, at)

@@ -129,26 +129,20 @@ class Fold:
             self.last_entry = line.id
             self._kind = line.kind
 
-    def advance(self, kind: str, identifier: str, parent: str | None, seq: int, at: str) -> None:
-        """`add` for an `update` entry of this kind that was just written, without decoding it again. Not for kind "plan"."""
-        if kind == "agent_message_chunk":
-            self.messages += self._kind != kind
-        elif kind == "user_message_chunk":
+    def advance(self, kind: str, what: str, identifier: str, parent: str | None, seq: int, at: str) -> None:
+        """`add` for an entry that was just written, without decoding it again: a prompt, a turn or an update.
+
+        `what` is the state of the turn, the kind of the update. Not for plans.
+        """
+        if kind == "turn":
+            self.turn = identifier if what == "running" else None
+        elif kind == "prompt":
             self.prompted = True
-        self._went_on(kind, identifier, parent, seq, at)
-
-    def prompt(self, identifier: str, parent: str | None, seq: int, at: str) -> None:
-        """As `advance`, for a `prompt` entry."""
-        self.prompted = True
-        self.messages += 1
-        self._went_on("", identifier, parent, seq, at)
-
-    def turned(self, state: str, identifier: str, parent: str | None, seq: int, at: str) -> None:
-        """As `advance`, for a `turn` entry with this state."""
-        self.turn = identifier if state == "running" else None
-        self._went_on("", identifier, parent, seq, at)
-
-    def _went_on(self, kind: str, identifier: str, parent: str | None, seq: int, at: str) -> None:
+            self.messages += 1
+        elif what == "agent_message_chunk":
+            self.messages += self._kind != what
+        elif what == "user_message_chunk":
+            self.prompted = True
         self.seq = seq
         self.last_id = identifier
         self.updated_at = at
@@ -157,7 +151,7 @@ class Fold:
         if parent != self.last_entry:
             self.branched = True
         self.last_entry = identifier
-        self._kind = kind
+        self._kind = what if kind == "update" else ""
 
     def go_on(self, identifier: str, seq: int) -> None:
         """As `advance` for more entries of the same kind, each behind the one before it: the last of them."""

@@ -14,17 +14,17 @@ class Ids:
     """UUIDv7 (RFC 9562 5.7) that only ever grow, also when the clock goes back.
 
     The 12 bits behind the version are a counter within the millisecond (method 1); when they
-    overflow, the millisecond is advanced. `clock` gives nanoseconds since the epoch.
+    overflow, the millisecond is advanced. The 62 random bits are this object's. `clock` gives nanoseconds since the epoch.
     """
 
-    __slots__ = ("_clock", "_counter", "_head", "_ms", "_random", "_tail")
+    __slots__ = ("_clock", "_counter", "_head", "_ms", "_tail")
 
     def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
         self._clock = clock
         self._ms = 0
         self._counter = 0
-        self._random = int.from_bytes(os.urandom(8), "big")
-        self._head = self._tail = ""
+        text = f"{int.from_bytes(os.urandom(8), 'big') & ~(3 << 62) | 2 << 62:016x}"
+        self._tail = f"-{text[:4]}-{text[4:]}"
         self._advance(0)  # a clock that stands at the epoch, or before it, gives ids as well
 
     def after(self, last: str) -> None:
@@ -58,14 +58,10 @@ class Ids:
         return found
 
     def _advance(self, ms: int) -> None:
-        """A new millisecond: the counter starts again, behind other random bits."""
+        """A new millisecond: the counter starts again."""
         self._ms = ms
         self._counter = 0
-        self._random = (self._random * 6364136223846793005 + 1442695040888963407) & 0xFFFFFFFFFFFFFFFF
-        time_text = f"{ms:012x}"
-        random_text = f"{self._random | 0x8000000000000000:016x}"
-        self._head = f"{time_text[:8]}-{time_text[8:]}-7"
-        self._tail = f"-{'89ab'[self._random >> 60 & 3]}{random_text[1:4]}-{random_text[4:]}"
+        self._head = f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7"
 
 
 class Clock:

@@ -119,7 +119,7 @@ def entry(kind: str, identifier: str, parent: str | None, seq: int, at: str, bod
     """A line of the tree. `body` is `,"name":value` text, or empty."""
     above = encode(parent).decode()
     head = f'{{"type":"{kind}","id":"{identifier}","parentId":{above},"seq":{seq},"at":"{at}"'
-    return b"%b%b}\n" % (head.encode(), body)
+    return b"".join((head.encode(), body, b"}\n"))
 
 
 def literal(text: bytes) -> bytes:

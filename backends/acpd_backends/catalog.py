@@ -179,8 +179,7 @@ class SqliteCatalog(SearchCatalog):
         return [row for row in await self._rows(_UNCLEAN) if row.state == "open"]
 
     async def search(self, find: Find, /) -> Hits:
-        whole = await self._reader.read(lambda db: bool(query(db, _COMPLETE)))  # before: what is known later is found too
-        return (await self._reader.read(lambda db: _search(db, find, self._user)))._replace(whole=whole)
+        return await self._reader.read(lambda db: _search(db, find, self._user))
 
     async def known_inner(self, agent: str, ids: Sequence[str], /) -> set[str]:
         sql = 'SELECT 1 FROM session WHERE agent = ?1 AND "inner" = ?2'
@@ -414,7 +413,8 @@ def _take(db: Connection, session_id: str, prepared: Prepared, row: Row | None, 
 def _search(db: Connection, find: Find, user: str | None) -> Hits:
     from acpd_backends import search
 
-    return search.search(db, find, lambda numbers: _rows_of(db, numbers, user))
+    whole = bool(query(db, _COMPLETE))  # before: what is known later is found too
+    return search.search(db, find, lambda numbers: _rows_of(db, numbers, user))._replace(whole=whole)
 
 
 def _rows_of(db: Connection, numbers: Collection[int], user: str | None) -> dict[int, Row]:
