@@ -10,10 +10,11 @@ import pytest
 
 from tests.cli import acpd
 from tests.cli.test_stored import HERE, Json, Shelf, prompt, said, turn
+from tests.support.commands import backends
 from tests.support.walk import below
 
 
-@pytest.fixture(params=["workspace", "json", "sqlite"])
+@pytest.fixture(params=backends())
 def shelf(tmp_path: Path, request: pytest.FixtureRequest) -> Shelf:
     return Shelf(tmp_path, request.param)
 

@@ -18,6 +18,7 @@ from acpd.wire.ids import Ids
 from acpd.wire.lines import Header
 from acpd_backends.stores import open_store
 from tests.cli import acpd
+from tests.support.commands import backends
 from tests.support.faults import small_disk
 from tests.support.walk import below
 
@@ -100,7 +101,7 @@ def conversation(text: str = "hello") -> list[Json]:
     ]
 
 
-@pytest.fixture(params=["workspace", "json", "sqlite"])
+@pytest.fixture(params=backends())
 def shelf(tmp_path: Path, request: pytest.FixtureRequest) -> Shelf:
     return Shelf(tmp_path, request.param)
 
