@@ -57,7 +57,7 @@ def on_each_backend() -> list[object]:
 @pytest.mark.parametrize("backend", on_each_backend())
 async def test_every_point(history: str, backend: str, disks: Path) -> None:
     """Every point of them; of each at most so many states."""
-    assert (await examined(history, disks, backend=backend, limit=6 if backend == "workspace" else 3)).states >= 30
+    assert (await examined(history, disks, backend=backend, limit=3)).states >= 30
 
 
 @pytest.mark.parametrize("backend", on_each_backend())

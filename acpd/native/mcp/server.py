@@ -156,7 +156,7 @@ class Server:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            starting.add_done_callback(self._unwanted)
+            self._endings.spawn(self._unwanted(starting), name=f"mcp-unwanted:{self.label}")
             raise
         self._child = self._born(starting)
         await self._child.drain()
@@ -166,9 +166,10 @@ class Server:
         self._children.add(child)
         return child
 
-    def _unwanted(self, starting: asyncio.Future[Started]) -> None:
+    async def _unwanted(self, starting: asyncio.Future[Started]) -> None:
         """The session was closed while the process was being started."""
-        if not starting.cancelled() and starting.exception() is None:
+        await asyncio.wait([starting])
+        if starting.exception() is None:
             self._child = self._born(starting)
             self.end()
 

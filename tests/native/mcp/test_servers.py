@@ -6,16 +6,18 @@ import asyncio
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from acpd.api.shapes import McpServer
 from acpd.native.mcp import server as server_module
 from acpd.native.mcp import sifting
+from acpd.native.mcp.child import Started, spawn
 from tests.native.mcp.seat import Opened, opened, program, remote
 from tests.support import proc
 
@@ -305,6 +307,23 @@ async def test_closing_while_servers_start(tmp_path: Path, mark: str) -> None:
             pass
         proc.assert_none_left(mark, within=0.5)
     assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+async def test_closing_before_a_process_is_there(tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long its start takes, the close waits for a process that nobody wants any more, and ends it."""
+    closing, started = threading.Event(), threading.Event()
+
+    def late(*given: Any) -> Started:
+        started.set()
+        assert closing.wait(10)
+        return spawn(*given)
+
+    monkeypatch.setattr(server_module, "spawn", late)
+    async with opened(tmp_path, program("rich", ACPD_TEST_MARK=mark), timeout=0):
+        await asyncio.to_thread(started.wait)
+        asyncio.get_running_loop().call_later(0.3, closing.set)  # in the middle of the close
+    assert closing.is_set()
+    proc.assert_none_left(mark, within=0)
 
 
 async def test_closing_in_the_middle_of_a_call(tmp_path: Path, mark: str) -> None:
