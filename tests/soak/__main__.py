@@ -91,20 +91,17 @@ class Soak:
 
     def collect(self) -> None:
         """Take the answers that have come."""
-        for ident in list(self.open):
-            answers = self.client.answers(ident)
-            if not answers:
+        for message in self.client.forget():
+            what, _ = self.open.pop(message["id"], ("", ""))
+            if not what:  # of a call that was waited for
                 continue
-            what, _ = self.open.pop(ident)
             self.count(what)
-            message = answers[0].message
             if "error" in message:
                 text = f"{what}: {message['error']['code']} {message['error']['message'][:80]}"
                 self.errors[text] = self.errors.get(text, 0) + 1
             if what in {"new", "fork"}:
                 made = message.get("result", {}).get("sessionId")
                 self.sessions.append(made or self.client.new(self.cwd))
-        self.client.forget()
 
     def count(self, what: str) -> None:
         self.done[what] = self.done.get(what, 0) + 1

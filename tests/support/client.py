@@ -270,7 +270,8 @@ class Client:
         end = time.monotonic() + within
         with self._seen:
             while not self.ended and not all(self.answers(ident) for ident in idents):
-                assert time.monotonic() < end, f"neither answered nor ended: {self.story()}"
+                open_ones = [ident for ident in idents if not self.answers(ident)]
+                assert time.monotonic() < end, f"neither answered nor ended: {open_ones}: {self.story()}"
                 self._seen.wait(end - time.monotonic())
 
     def wait_end(self, within: float = WAIT) -> bool:
@@ -366,19 +367,22 @@ class Client:
         assert [] == twice, f"answered more than once: {twice}"
         assert "Traceback (most recent call last)" not in self.stderr(), self.stderr()[-3000:]
 
-    def forget(self) -> None:
-        """Drop the lines and the answered requests so far: a long run keeps no history. Checks what it drops."""
+    def forget(self) -> list[Json]:
+        """Drop the lines and the answered requests so far: a long run keeps no history. Checks what it drops; gives the answers
+        among it, which are seen nowhere else from now on.
+        """
         with self._seen:
+            answers = [line.message for line in self.lines if line.is_answer]
             answered: dict[str, int] = {}
-            for line in self.lines:
-                if line.is_answer:
-                    key = json.dumps(line.message["id"])
-                    answered[key] = answered.get(key, 0) + 1
+            for message in answers:
+                key = json.dumps(message["id"])
+                answered[key] = answered.get(key, 0) + 1
             twice = [sent.id for sent in self.sent if answered.get(json.dumps(sent.id), 0) > 1]
             self.sent = [sent for sent in self.sent if json.dumps(sent.id) not in answered]
             self.lines = []
         assert [] == twice, f"answered more than once: {twice}"
         assert [] == self.violations, "\n".join(self.violations[:5])
+        return answers
 
     def story(self, last: int = 12) -> str:
         """The end of the conversation and of stderr, for a failure's message."""
