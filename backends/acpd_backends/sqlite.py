@@ -51,8 +51,8 @@ BUSY_TIMEOUT = 30.0
 BATCH = 64
 """Closures that share one commit at most."""
 
-CACHE = 16 * 1024
-"""KiB of pages in memory at most: the indexes of 100,000 sessions."""
+CACHE = 4 * 1024
+"""KiB of pages in memory at most, of each connection. The kernel has the rest: more of them made nothing faster."""
 
 BRIEF = 256
 """Every so many brief writes one goes by the thread, which writes the WAL back when it has grown (1,000 pages)."""
