@@ -1,4 +1,7 @@
-"""What the commands that change a store promise holds after a crash at any step of them, and after they are done."""
+"""What the commands that change a store promise holds after a crash at any step of them, and after they are done.
+
+`make test` takes samples of the points, `make e2e-full` all of them.
+"""
 
 from __future__ import annotations
 
@@ -48,19 +51,16 @@ async def test_a_sample_of_migrations(backend: str, disks: Path) -> None:
     assert (await migrated(backend, disks, limit=2, count=2)).states >= 5
 
 
-def on_each_backend() -> list[object]:
-    """The default one in `make e2e`, the others by hand."""
-    return [pytest.param(name, marks=pytest.mark.e2e if name == "workspace" else pytest.mark.slow) for name in TARGETS]
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("history", COMMANDS)
-@pytest.mark.parametrize("backend", on_each_backend())
+@pytest.mark.parametrize("backend", TARGETS)
 async def test_every_point(history: str, backend: str, disks: Path) -> None:
     """Every point of them; of each at most so many states."""
     assert (await examined(history, disks, backend=backend, limit=3)).states >= 30
 
 
-@pytest.mark.parametrize("backend", on_each_backend())
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", TARGETS)
 async def test_every_point_of_a_migration(backend: str, disks: Path) -> None:
     """Between all pairs of backends that differ in where logs or states are."""
     assert (await migrated(backend, disks, limit=6)).states >= 50

@@ -123,7 +123,7 @@ INTERRUPTED: list[Verb] = [("turn", 0), ("running", 0), ("power", 0), ("turn", 0
 @pytest.mark.e2e
 @example(TWO_CHUNKS, 369)
 @example(INTERRUPTED, 0)
-@settings(max_examples=40, suppress_health_check=SLOW)
+@settings(max_examples=20, suppress_health_check=SLOW)
 @given(verbs, st.integers(0, 1000))
 def test_many_long_histories(disks: Path, work: list[Verb], seed: int) -> None:
     """As before, with others each time."""

@@ -17,6 +17,8 @@ from tests.support import commands, daemons, proc, store
 from tests.support.client import Client, Json, RpcError
 from tests.support.walk import sizes
 
+pytestmark = pytest.mark.e2e
+
 MIB = 1 << 20
 
 
@@ -78,7 +80,7 @@ class Stage:
         return store.check_store(self.home)
 
 
-@pytest.fixture(params=["standalone", pytest.param("daemon", marks=pytest.mark.e2e)])
+@pytest.fixture(params=["standalone", "daemon"])
 def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
     made = Stage(tmp_path, request.param)
     yield made

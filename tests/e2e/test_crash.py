@@ -29,10 +29,10 @@ Json = dict[str, Any]
 
 
 def chains() -> Iterator[object]:
-    """20 kill points a backend in every run, 200 of the default and 70 of the others with `make e2e`, 200 of each by hand."""
+    """20 kill points a backend in every run, 200 in all with `make e2e`, 200 a backend by hand."""
     for backend in ("workspace", "json", "sqlite"):
         for seed in range(20):
-            often = 20 if backend == "workspace" else 7
+            often = 8 if backend == "workspace" else 6
             marks = [] if seed < 2 else [pytest.mark.e2e] if seed < often else [pytest.mark.slow]
             yield pytest.param(backend, seed, id=f"{backend}-{seed}", marks=marks)
 

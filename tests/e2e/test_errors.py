@@ -17,6 +17,8 @@ from tests.support.client import Client, RpcError
 from tests.support.faults import bound_by_rights, not_executable, small_disk
 from tests.support.walk import contents
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture
 def mark() -> Iterator[str]:
@@ -359,7 +361,6 @@ def test_a_full_disk_stops_a_turn_until_there_is_space(tmp_path: Path, mark: str
             assert "".join(f"c{n} " for n in range(120)) + "after" == client.text(session)
 
 
-@pytest.mark.e2e
 def test_a_disk_that_stays_full_ends_the_turn_with_the_cause(tmp_path: Path, mark: str) -> None:
     """After 30 s without space the prompt is answered -32603 with the cause; with space again the session works."""
     with small_disk(tmp_path / "disk") as disk:

@@ -14,6 +14,8 @@ from tests.support import store
 from tests.support.client import Client
 from tests.support.scripted import Stage, failing
 
+pytestmark = pytest.mark.e2e
+
 BIG = 100_000
 """Entries of a long log."""
 
@@ -127,7 +129,6 @@ def test_a_branch_is_refused_in_a_turn(play: Stage) -> None:
     assert ["ended", "interrupted"] == [turn["state"] for turn in log.of("turn") if turn["state"] != "running"]
 
 
-@pytest.mark.e2e
 def test_a_long_session(play: Stage) -> None:
     """A branch of a log of 100,000 entries takes a second or two of one core, as does its tree, which stays a page long."""
     folder = play.home / "data" / "agents" / "agent" / "sessions"

@@ -11,6 +11,8 @@ import pytest
 from tests.support.client import Json
 from tests.support.scripted import EVERYTHING, Stage, failing, prompt_params
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.mark.parametrize("asked", [0, 1, 2, 99, 65535])
 def test_whatever_version_is_asked_for_version_one_is_answered(asked: int, play: Stage) -> None:

@@ -17,6 +17,8 @@ from tests.support.client import Client, Json
 from tests.support.scripted import Stage, after, failing, prompt_params, until
 from tests.support.walk import below
 
+pytestmark = pytest.mark.e2e
+
 METHODS_OF_A_SESSION = ["load", "resume", "fork", "prompt", "set_mode", "set_config_option"]
 
 
