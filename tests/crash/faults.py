@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import inspect
+import time
 from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,9 @@ from tests.crash.scene import Scene
 TICK = 0.004
 """Seconds of real time that threads have for what they do, before the clock is put forward."""
 PATIENCE = 200
-"""Ticks until something that waits is stuck for good: three minutes of the clock's time."""
+"""Ticks until something that waits is stuck for good: three minutes of the clock's time, but STALL seconds at least."""
+STALL = 20
+"""Seconds of real time in which a thread surely had its turn."""
 
 
 class Fault(NamedTuple):
@@ -124,12 +127,14 @@ async def driven(work: Awaitable[None]) -> None:
     """The work to its end; when nothing happens the clock is put forward. Raises what that raises; Violation if it hangs."""
     assert inspect.iscoroutine(work)
     task = start(work)
-    for _ in range(PATIENCE):
+    ticks, stalled = 0, time.monotonic() + STALL
+    while ticks < PATIENCE or time.monotonic() < stalled:
         await asyncio.wait([task], timeout=TICK)
         if task.done():
             await task
             return
         put_forward(1.0)
+        ticks += 1
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
