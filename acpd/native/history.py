@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from acpd.errors import AcpdError
 from acpd.native.sound import ids_in, mended, response_of, text_of, with_objects
+from acpd.native.summarising import clipped
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart, ToolReturnPart, UserContent
@@ -36,8 +37,11 @@ MARK = "named"
 """In the metadata of a message, which no model is given."""
 SUMMARY = (
     "[The beginning of this conversation is not here any more. This summary stands for it.]\n<summary>\n{}\n</summary>\n"
-    "[The conversation goes on here.]"
+    "{}[The conversation goes on here.]"
 )
+RUNNING = "[What the user asked for last, word for word, and what you are at:]\n<prompt>\n{}\n</prompt>\n"
+ASKED = 4_000
+"""Bytes of a prompt that are given beside the summary that stands for it, as long as its turn runs."""
 
 WORTH = 500
 """Characters of a result that is worth leaving out."""
@@ -100,6 +104,10 @@ class History:
         """Why the last compaction has failed, as the user was told."""
         self._begun = 0
         self._before: ModelMessage | None = None
+        self._asked = ""
+        """What the newest prompt says."""
+        self._summarised = False
+        """Whether that prompt is among what the summary stands for."""
 
     @classmethod
     def restored(cls, memory: Memory | None, usage: Usage | None = None) -> History:
@@ -140,7 +148,7 @@ class History:
 
         if not self.summary:
             return self.messages
-        said = SUMMARY.format(self.summary)
+        said = SUMMARY.format(self.summary, RUNNING.format(clipped(self._asked, ASKED)) if self._summarised else "")
         first = self.messages[0] if self.messages else None
         if isinstance(first, ModelRequest) and first.parts and isinstance(part := first.parts[0], UserPromptPart):
             content = [said, *([part.content] if isinstance(part.content, str) else part.content)]
@@ -161,7 +169,7 @@ class History:
         self.messages[:] = [replace(each, usage=RequestUsage()) if isinstance(each, ModelResponse) else each for each in kept]
         self.summary = summary
         if self._begun < at:
-            self._before = None
+            self._before, self._summarised = None, bool(self._asked)
         self._begun = max(0, self._begun - at)
 
     def mark(self, name: str) -> None:
@@ -181,6 +189,7 @@ class History:
         self.close()
         content = mended(list(content))
         self._begun, self._before = len(self.messages), None
+        self._asked, self._summarised = "\n".join(each for each in content if isinstance(each, str)), False
         parts: list[ModelRequestPart] = []
         if self.messages and isinstance(last := self.messages[-1], ModelRequest):
             self._begun, self._before = self._begun - 1, last

@@ -194,6 +194,24 @@ def test_what_is_given_takes_turns() -> None:
     assert "SUM2" in str(given[0].parts[0])
 
 
+def test_a_running_prompt_is_given_word_for_word() -> None:
+    """However often its turn is compacted; an earlier one is not, nor is it once the next prompt has begun."""
+    history = History()
+    history.begin(["first of all"])
+    history.messages.append(answered())
+    history.begin(["mend the parser " + "q" * 10_000, "and nothing else"])
+    for summary in ("SUM", "SUM2"):
+        history.messages += [answered("", ["a"]), results(["a"]), answered("", ["b"]), results(["b"])]
+        history.compact(len(history.messages) - 2, summary)
+        said = str(history.given()[0].parts[0])
+        assert [True] * 3 == [text in said for text in (summary, "<prompt>\\nmend the parser", "and nothing else")]
+        assert "first of all" not in said
+        assert 6_000 > len(said)
+    history.messages.append(answered("done"))
+    history.begin(["next"])
+    assert "mend the parser" not in str(history.given())
+
+
 def test_a_count_of_the_longer_conversation_does_not_stay() -> None:
     """After a compaction what the provider has counted before counts no more."""
     history = History()
