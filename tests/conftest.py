@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import os
+import signal
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -21,6 +22,9 @@ settings.register_profile(
 )
 settings.register_profile("wide", settings.get_profile("acpd"), derandomize=False, max_examples=500)
 settings.load_profile("acpd")
+
+# A shell that runs the tests in the background lets them ignore it, and so would every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _PRODUCT = ["acpd", "acpd_backends"]
 _ALSO: list[tuple[ModuleType, str]] = [(os, "fsync"), (os, "fdatasync"), (os, "open"), (builtins, "open")]
